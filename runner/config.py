@@ -1,0 +1,280 @@
+"""What was asked for. `auto` is still in it; nothing here was looked up on the machine."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from runner.errors import RequestError
+from runner.units import parse_size
+
+AUTO = "auto"
+
+
+class Source(Enum):
+    """Where the checkpoint comes from."""
+
+    embedded = "embedded"
+    hf = "hf"
+    local = "local"
+    random = "random"
+
+
+class Precision(Enum):
+    """The user's policy; a dtype is the type of one tensor."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class Checkpointing(Enum):
+    """Whether activations are recomputed in the backward pass: in no, all, or just enough layers."""
+
+    off = "off"
+    on = "on"
+    auto = "auto"
+
+
+class Workload(Enum):
+    """What to do with the model."""
+
+    load = "load"
+    forward = "forward"
+    generate = "generate"
+    train = "train"
+    speak = "speak"
+    plan = "plan"
+
+
+class Optimizer(Enum):
+    """The training step's optimizer."""
+
+    adamw = "adamw"
+    sgd = "sgd"
+    adafactor = "adafactor"
+
+
+class OptimizerImplementation(Enum):
+    """How the optimizer's update is computed; it decides how many temporaries a step needs."""
+
+    auto = "auto"
+    forloop = "forloop"
+    foreach = "foreach"
+    fused = "fused"
+
+
+class Attention(Enum):
+    """The attention implementation that transformers is asked for."""
+
+    auto = "auto"
+    eager = "eager"
+    sdpa = "sdpa"
+    flash_attention_2 = "flash_attention_2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which checkpoint to run."""
+
+    source: Source = Source.embedded
+    """embedded | hf | local | random"""
+    id: str | None = None
+    """Hub id, ORG/NAME (model=hf)"""
+    revision: str = "main"
+    """Hub branch, tag or commit"""
+    path: str | None = None
+    """folder of a local checkpoint; giving it is enough"""
+    architecture: str | None = None
+    """architecture at true size (model=random)"""
+    attention: Attention = Attention.auto
+    """auto | eager | sdpa | flash_attention_2"""
+    cache: str = AUTO
+    """folder for random checkpoints; auto: runner in the user's cache folder"""
+    trust_remote_code: bool = False
+    """run Python code that comes with the checkpoint"""
+    allow_pickle: bool = False
+    """load .bin checkpoints, which can run code"""
+    allow_missing: bool = False
+    """initialise parameters that the checkpoint lacks"""
+
+    def __post_init__(self) -> None:
+        if self.path is not None and not self.path.strip():
+            raise RequestError("model.path is empty; give the folder of a checkpoint, model.path=DIR")
+        if self.id is not None and not self.id.strip():
+            raise RequestError("model.id is empty; give a Hub id, model.id=ORG/NAME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadConfig:
+    """What to do with the model, and on how much."""
+
+    name: Workload = Workload.generate
+    """load | forward | generate | train | speak | plan"""
+    of: Workload = Workload.generate
+    """what workload=plan plans"""
+    micro_batch_size: int = 1
+    """sequences in one forward pass"""
+    sequence_length: int | str = AUTO
+    """tokens in a sequence; auto: the prompt's in generate and forward, else 128"""
+    max_new_tokens: int = 64
+    """tokens to generate"""
+    prompt: str | None = None
+    """text to continue or to encode; null: a sentence of ours"""
+    prompt_file: str | None = None
+    """file that holds the prompt"""
+    text: str | None = None
+    """text to speak"""
+    text_file: str | None = None
+    """UTF-8 text to train on or to speak; null in train: synthetic tokens"""
+    steps: int = 3
+    """optimizer steps of a training run"""
+    grad_accum_steps: int = 1
+    """micro batches whose gradients are added up before a step"""
+    temperature: float = 0.0
+    """0: greedy; above: sampled, from the run's seed"""
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch_size", "max_new_tokens", "steps", "grad_accum_steps"):
+            _at_least_one(f"workload.{name}", getattr(self, name))
+        if self.sequence_length != AUTO:
+            _at_least_one("workload.sequence_length", self.sequence_length)
+        if not 0.0 <= self.temperature < float("inf"):
+            raise RequestError(f"workload.temperature={self.temperature} must be 0 or more and finite")
+        if self.of in (Workload.plan,):
+            raise RequestError("workload.of=plan plans nothing; give load, forward, generate or train")
+
+    @property
+    def planned(self) -> Workload:
+        """The workload whose footprint counts: `of` when only a plan was asked for."""
+        return self.of if self.name is Workload.plan else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionConfig:
+    """In what number format to store and to compute."""
+
+    name: Precision = Precision.auto
+    """auto | fp32 | bf16 | fp16"""
+    pure: bool = False
+    """train with parameters in the low precision too, without fp32 master parameters"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """What may be spent, and what to recompute instead of keeping it."""
+
+    checkpointing: Checkpointing = Checkpointing.off
+    """off | on | auto: activation checkpointing in training"""
+    limit: str = AUTO
+    """budget below what is free, enforced; auto: what the machine leaves"""
+    force: bool = False
+    """run although the plan says that it does not fit"""
+    exact: bool = False
+    """count allocated bytes on the CPU exactly, at the price of speed"""
+
+    def __post_init__(self) -> None:
+        if self.limit != AUTO:
+            try:
+                parse_size(self.limit)
+            except ValueError as error:
+                raise RequestError(f"memory.limit={self.limit}: {error}") from None
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The limit in bytes; None when the machine decides."""
+        return None if self.limit == AUTO else parse_size(self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareConfig:
+    """The machine at hand, or a named one that is not here."""
+
+    name: str = "detect"
+    """detect, or the profile's name"""
+    device: str = AUTO
+    """auto | cpu | cuda | cuda:N | xpu | mps"""
+    product: str | None = None
+    """a profile's product name; null: this machine"""
+    total: str | None = None
+    """a profile's device memory"""
+    capability: str | None = None
+    """a profile's CUDA compute capability, such as 8.6"""
+
+    def __post_init__(self) -> None:
+        if self.total is not None:
+            try:
+                parse_size(self.total)
+            except ValueError as error:
+                raise RequestError(f"hardware.total={self.total}: {error}") from None
+
+    @property
+    def is_profile(self) -> bool:
+        """Whether the machine described is not the one at hand."""
+        return self.product is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """What a training step does with the gradients."""
+
+    name: Optimizer = Optimizer.adamw
+    """adamw | sgd | adafactor"""
+    learning_rate: float = 1e-4
+    """step size"""
+    weight_decay: float = 0.01
+    """decoupled decay of the parameters"""
+    momentum: float = 0.0
+    """sgd only; above 0 costs one state per parameter"""
+    implementation: OptimizerImplementation = OptimizerImplementation.auto
+    """auto | forloop | foreach | fused"""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "weight_decay", "momentum"):
+            value = getattr(self, name)
+            if not 0.0 <= value < float("inf"):
+                raise RequestError(f"optimizer.{name}={value} must be 0 or more and finite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One run, as asked."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    memory_efficient: bool = True
+    """false: no memory-saving feature is used and nothing is conceded"""
+    seed: int = 0
+    """of every random number in the run"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise RequestError(f"seed={self.seed} must be between 0 and {2**32 - 1}")
+
+    @property
+    def source(self) -> Source:
+        """Where the checkpoint comes from; a given path wins over the model group's option."""
+        return Source.local if self.model.path is not None else self.model.source
+
+
+def cache_folder(config: ModelConfig, *, environment: dict[str, str]) -> Path:
+    """Return the folder for checkpoints that are made here: asked, RUNNER_CACHE, or the user's cache."""
+    if config.cache != AUTO:
+        return Path(config.cache).expanduser()
+    if environment.get("RUNNER_CACHE"):
+        return Path(environment["RUNNER_CACHE"]).expanduser()
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "runner"
+
+
+def _at_least_one(name: str, value: int | str) -> None:
+    if isinstance(value, str):
+        if not value.strip().isdecimal():
+            raise RequestError(f"{name}={value} is neither a whole number nor auto")
+        value = int(value)
+    if value < 1:
+        raise RequestError(f"{name}={value} must be at least 1")

@@ -1,0 +1,1 @@
+"""Predict the bytes that a run will need, before anything is loaded."""

@@ -1,0 +1,35 @@
+"""The predicted bytes of one run, by part."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Predicted bytes. The parts are those alive at the moment of the peak; `peak` is their sum.
+
+    `overhead` is what the process takes besides tensors: interpreter and libraries on the CPU, context and
+    library workspaces on an accelerator. `None` is unknown.
+    """
+
+    parameters: int
+    buffers: int
+    gradients: int
+    optimizer_state: int
+    activations: int
+    """kept for the backward pass"""
+    kv_cache: int
+    workspace: int
+    """everything else that is alive at the peak: a forward's working set, inputs, logits"""
+    overhead: int
+    peak: int
+    """the largest total at any moment, overhead counted in"""
+    load_peak: int
+    """allocated bytes at the highest moment of loading, without overhead"""
+    work_peak: int
+    """allocated bytes at the highest moment of the workload, without overhead"""
+    moment: str
+    """when the peak is: load, forward, prefill, decode, backward or optimizer_step"""
+    method: str
+    """how the figures were found: traced, or from headers alone"""
+    notes: tuple[str, ...] = ()
+    """what the method left out or estimated"""
