@@ -48,3 +48,5 @@ class Settings:
     trust_remote_code: bool = False
     allow_pickle: bool = False
     allow_missing: bool = False
+    memory_efficient: bool = True
+    """false: plain loading"""

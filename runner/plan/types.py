@@ -1,4 +1,4 @@
-"""Decide how to run: choices with reasons, the fit check, concessions and remedies. Pure: no file, no device."""
+"""The plan and what it is made of."""
 
 from dataclasses import dataclass
 
