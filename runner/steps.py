@@ -268,7 +268,9 @@ def _input_shape(name: str, config: Any, settings: Settings) -> tuple[int, ...]:
         height, width = (size, size) if isinstance(size, int) else tuple(size)
         return (batch, getattr(config, "num_channels", 3), height, width)
     if name == "input_features":
-        frames = 2 * config.max_source_positions if hasattr(config, "max_source_positions") else settings.sequence_length
+        frames = (
+            2 * config.max_source_positions if hasattr(config, "max_source_positions") else settings.sequence_length
+        )
         bins = getattr(config, "num_mel_bins", None) or getattr(config, "feature_size", 80)
         return (batch, bins, frames)
     return (batch, settings.sequence_length)

@@ -65,9 +65,7 @@ def _skip_reason(
     return None
 
 
-def _reason(
-    precision: str, stored: str | None, training: bool, skipped: Mapping[str, str], hardware: Hardware
-) -> str:
+def _reason(precision: str, stored: str | None, training: bool, skipped: Mapping[str, str], hardware: Hardware) -> str:
     why = {
         "fp32": "the most exact precision, and it fits",
         "bf16": f"native on {hardware.name}, with fp32's range in half its bytes",

@@ -69,9 +69,7 @@ def _largest_that_fits(variants: list[Change], *, predict: Predict, fits: Fits) 
     return best, variants[high]
 
 
-def _together(
-    settings: Settings, config: RunConfig, hardware: Hardware, *, predict: Predict, fits: Fits
-) -> Remedy:
+def _together(settings: Settings, config: RunConfig, hardware: Hardware, *, predict: Predict, fits: Fits) -> Remedy:
     """Add one kind of change after another, each at its strongest until it fits, and return the sum."""
     overrides: list[str] = []
     best = predict(settings)
@@ -103,7 +101,9 @@ def _kinds(settings: Settings, config: RunConfig, hardware: Hardware) -> Iterato
 def _checkpointing(settings: Settings) -> list[Change]:
     if settings.workload != "train" or settings.checkpointed_layers >= settings.num_layers:
         return []
-    return [Change(override="memory=checkpointing_on", settings=replace(settings, checkpointed_layers=settings.num_layers))]
+    return [
+        Change(override="memory=checkpointing_on", settings=replace(settings, checkpointed_layers=settings.num_layers))
+    ]
 
 
 def _precision(settings: Settings, config: RunConfig, hardware: Hardware) -> list[Change]:
@@ -141,7 +141,9 @@ def _optimizer(settings: Settings) -> list[Change]:
         return []
     names = ["adafactor", "sgd"] if settings.optimizer == "adamw" else ["sgd"]
     return [
-        Change(override=f"optimizer={name}", settings=replace(settings, optimizer=name, optimizer_implementation="forloop"))
+        Change(
+            override=f"optimizer={name}", settings=replace(settings, optimizer=name, optimizer_implementation="forloop")
+        )
         for name in names
     ]
 

@@ -76,11 +76,7 @@ def resolve(
         if tried[-1].fits:
             break
     taken = tried[-1] if tried[-1].fits else min(tried, key=lambda candidate: candidate.footprint.peak)
-    remedies = (
-        ()
-        if taken.fits or not config.memory_efficient and config.memory.force
-        else find_remedies(taken.settings, config, hardware, predict=predicted, fits=fits)
-    )
+    remedies = () if taken.fits else find_remedies(taken.settings, config, hardware, predict=predicted, fits=fits)
     return Plan(
         settings=taken.settings,
         choices=(_precision_choice(config, taken, tried), _checkpointing_choice(config, taken), *choices),
@@ -241,9 +237,7 @@ def _precision_choice(config: RunConfig, taken: Candidate, tried: list[Candidate
     if mixed:
         reasons.append("parameters stay in fp32 under autocast")
     asked: Precision = config.precision.name
-    return Choice(
-        name="precision", asked=asked.value, value=taken.settings.precision, reason="; ".join(reasons)
-    )
+    return Choice(name="precision", asked=asked.value, value=taken.settings.precision, reason="; ".join(reasons))
 
 
 def _checkpointing_choice(config: RunConfig, taken: Candidate) -> Choice:
