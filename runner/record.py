@@ -21,7 +21,7 @@ from runner.checkpoint import Checkpoint
 from runner.errors import RequestError, RunnerError
 from runner.hardware import Hardware
 from runner.meter import MemoryStats
-from runner.plan import Plan
+from runner.resolve import Plan
 
 SCHEMA_VERSION = 1
 RECORD = "record.json"

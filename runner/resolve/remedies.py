@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from runner.config import RunConfig
 from runner.hardware import Hardware
-from runner.plan.types import Remedy
+from runner.resolve.types import Remedy
 from runner.predict.footprint import Footprint
 from runner.settings import DTYPES, Settings
 
