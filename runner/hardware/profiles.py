@@ -1,0 +1,83 @@
+"""Machines that are not here, for planning: a product, its memory, and what its makers say that it computes."""
+
+import re
+
+from runner.config import HardwareConfig
+from runner.errors import RequestError
+from runner.hardware.dtypes import cpu_dtypes, cuda_dtypes
+from runner.hardware.value import Hardware
+from runner.units import format_size, parse_size
+
+_ASSUMED_SETS = ("avx2",)
+
+
+def profile(config: HardwareConfig, *, limit: int | None = None) -> Hardware:
+    """Return the machine that `config` describes, with nothing else running on it.
+
+    Free memory is the total less what driver or system keep. Raises RequestError when a figure is missing or the
+    device asked for is not the profile's.
+    """
+    if config.product is None or config.total is None:
+        raise RequestError(f"hardware={config.name}: a profile needs hardware.product and hardware.total")
+    capability = _capability(config)
+    device = _device(config, capability)
+    total = parse_size(config.total)
+    reserved = parse_size(config.reserved) if config.reserved is not None else 0
+    if reserved >= total:
+        raise RequestError(f"hardware.reserved={config.reserved} leaves nothing of hardware.total={config.total}")
+    free = total - reserved
+    budget, source = (
+        free,
+        f"profile {config.name}: total less what {'the system' if device == 'cpu' else 'the driver'} keeps",
+    )
+    notes = [f"{config.product} is not here: hardware={config.name} describes it for planning"]
+    if limit is not None and limit < free:
+        budget, source = limit, "memory.limit"
+    elif limit is not None:
+        notes.append(f"memory.limit={format_size(limit)} is not below what is free, {format_size(free)} ({source})")
+    native, emulated, reason = cpu_dtypes(_ASSUMED_SETS) if device == "cpu" else cuda_dtypes(capability)
+    shared = device == "cpu" or config.unified
+    return Hardware(
+        device=device,
+        device_type=device.partition(":")[0],
+        name=config.product,
+        total=total,
+        free=free,
+        budget=budget,
+        budget_source=source,
+        dtypes=native,
+        emulated_dtypes=emulated,
+        capability=capability,
+        backend=device.partition(":")[0],
+        instruction_sets=_ASSUMED_SETS if device == "cpu" else (),
+        unified=config.unified,
+        host_total=total if shared else None,
+        host_available=free if shared else None,
+        is_profile=True,
+        reserved=reserved,
+        sources={
+            "total": f"hardware.total of profile {config.name}",
+            "free": f"assumed: total less hardware.reserved ({format_size(reserved)}), nothing else runs there",
+            "dtypes": f"assumed: a CPU with AVX2 and no half precision instructions; {reason}"
+            if device == "cpu"
+            else reason,
+            "host_total": "one pool with the device" if shared else "unknown: a profile says nothing about the host",
+        },
+        notes=tuple(notes),
+    )
+
+
+def _device(config: HardwareConfig, capability: tuple[int, int] | None) -> str:
+    own = "cpu" if capability is None else "cuda:0"
+    if config.device not in ("auto", own, own.partition(":")[0]):
+        raise RequestError(f"hardware.device={config.device}: the profile {config.name} has {own} only")
+    return own
+
+
+def _capability(config: HardwareConfig) -> tuple[int, int] | None:
+    if config.capability is None:
+        return None
+    match = re.fullmatch(r"(\d+)\.(\d+)", config.capability)
+    if match is None:
+        raise RequestError(f"hardware.capability={config.capability} is not a compute capability, such as 8.6")
+    return int(match.group(1)), int(match.group(2))
