@@ -249,7 +249,8 @@ def test_a_real_group_of_two_gibibytes_is_seen(tmp_path):
     total, budget, source = answer.stdout.split(maxsplit=2)
     assert int(total) == 2 * GiB
     assert 2 * GiB - 200 * MiB < int(budget) <= 2 * GiB
-    assert source.startswith("cgroup v1 memory.limit_in_bytes of ") and group.name in source
+    assert source.startswith("cgroup v1 memory.limit_in_bytes of ")
+    assert group.name in source
 
 
 def test_a_file_that_may_not_be_read_is_unknown_not_a_crash(tmp_path):
