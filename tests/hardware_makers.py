@@ -124,6 +124,8 @@ class Nvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:
+        if self.gpus[index].name == "lost":
+            raise NvmlError(15, "GPU is lost")
         return self.gpus[index]
 
     def nvmlDeviceGetUUID(self, gpu: Gpu) -> str:
@@ -162,7 +164,7 @@ def no_driver() -> Nvml:
     return Nvml(broken=NvmlError(Nvml.NVML_ERROR_LIBRARY_NOT_FOUND, "NVML Shared Library Not Found"))
 
 
-def refuse_to_probe() -> Probe:
+def refuse_to_probe(environment: Mapping[str, str]) -> Probe:
     """Fail the test: torch costs seconds, and this machine's drivers tell everything."""
     raise AssertionError("torch was asked without need")
 
@@ -196,6 +198,6 @@ def sources(
         machine=more.pop("machine", "x86_64"),
         nvml=lambda: library,
         torch_version=lambda: file,
-        probe=refuse_to_probe if probe is None else lambda: probe,
+        probe=refuse_to_probe if probe is None else lambda environment: probe,
         **more,
     )

@@ -218,8 +218,8 @@ def test_a_device_is_told_when_torch_was_built_for_the_cpu(tmp_path):
     found = on(tmp_path, AMPERE, cuda=None)
     assert (found.device, found.backend) == ("cpu", "cpu")
     assert found.notes == (
-        "NVIDIA GeForce RTX 3060 is here, but PyTorch 2.13.0 was built for the CPU only; "
-        "a CUDA build of PyTorch would use it",
+        "NVIDIA GeForce RTX 3060 cannot be used: PyTorch 2.13.0 was built for the CPU only; "
+        "install a CUDA build of PyTorch",
     )
     with pytest.raises(RequestError, match="built for the CPU only"):
         on(tmp_path, AMPERE, cuda=None, device="cuda")
@@ -230,7 +230,7 @@ def test_a_broken_driver_is_told_and_the_cpu_is_used(tmp_path):
     found = on(tmp_path, nvml=broken, probe=Probe())
     assert found.device == "cpu"
     assert found.notes == (
-        "NVIDIA's driver does not answer: RM has detected an NVML/RM version mismatch.; torch sees no device either",
+        "NVIDIA's driver does not answer: RM has detected an NVML/RM version mismatch; torch sees no device either",
     )
 
 
@@ -258,6 +258,23 @@ def test_a_card_that_cuda_13_dropped_is_left_alone(tmp_path):
     found = on(tmp_path, Gpu(name="NVIDIA GeForce GTX 1080", capability=(6, 1)), AMPERE, cuda="13.0")
     assert found.device == "cuda:1"
     assert any("GTX 1080" in note and "CUDA 12.6" in note for note in found.notes)
+
+
+def test_a_device_that_fell_off_the_bus_is_told(tmp_path):
+    found = on(tmp_path, nvml=Nvml(Gpu(name="lost"), TURING))
+    assert (found.device, found.name) == ("cuda:0", "Tesla T4")
+    assert "of 2 NVIDIA devices 1 does not answer; CUDA may number the others differently" in found.notes
+
+
+def test_the_bindings_have_every_name_that_is_used():
+    pynvml = pytest.importorskip("pynvml")
+    used = {name for name in dir(Nvml) if name.lower().startswith("nvml")}
+    assert used <= set(dir(pynvml))
+    assert pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND).value == Nvml.NVML_ERROR_LIBRARY_NOT_FOUND == 12
+    assert (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.nvmlMemory_v2) == (
+        Nvml.NVML_ERROR_NOT_SUPPORTED,
+        Nvml.nvmlMemory_v2,
+    )
 
 
 def test_the_driver_is_let_go_again(tmp_path):

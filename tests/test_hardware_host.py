@@ -168,6 +168,14 @@ def test_a_resource_limit_leaves_what_is_not_taken_yet(tmp_path, line, left, sou
     assert found.budget_source.startswith(source)
 
 
+def test_a_kernel_that_never_overcommits_leaves_what_it_has_not_promised(tmp_path):
+    sizes = {"CommitLimit": 16 * GiB, "Committed_AS": 6 * GiB}
+    assert on(linux(tmp_path / "a", files={"/proc/sys/vm/overcommit_memory": "0\n"}, **sizes)).budget == 24 * GiB
+    found = on(linux(tmp_path / "b", files={"/proc/sys/vm/overcommit_memory": "2\n"}, **sizes))
+    assert found.budget == 10 * GiB
+    assert "vm.overcommit_memory=2" in found.budget_source
+
+
 def test_memory_limit_is_the_budget_when_it_is_below_everything_else(tmp_path):
     found = on(linux(tmp_path), limit=6 * GiB)
     assert (found.free, found.budget, found.budget_source) == (24 * GiB, 6 * GiB, "memory.limit")
@@ -222,6 +230,18 @@ def test_this_machine_is_described_without_importing_torch():
         "assert 0 < found.budget <= found.total, found\n"
         "assert found.sources.keys() >= {'total', 'free', 'dtypes'}, found\n"
         "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux counts private data")
+def test_a_real_data_limit_is_seen():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\n"
+        "from runner.config import HardwareConfig; from runner.hardware import detect\n"
+        "found = detect(HardwareConfig(device='cpu'))\n"
+        "assert 2**29 < found.budget < 2**30, found\n"
+        "assert found.budget_source == 'RLIMIT_DATA less VmData', found"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
 

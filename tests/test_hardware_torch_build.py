@@ -1,5 +1,7 @@
 """What torch's files and torch itself say."""
 
+import os
+
 import pytest
 
 from runner.hardware.dtypes import gfx_name, gfx_target
@@ -69,11 +71,11 @@ def test_a_name_that_is_no_gfx_version_gives_no_number():
 @pytest.mark.slow
 def test_torch_answers_in_a_process_of_its_own():
     torch = pytest.importorskip("torch")
-    probe = probe_with_torch()
+    probe = probe_with_torch(os.environ)
     assert probe.problem is None
     assert len(probe.devices) == (torch.accelerator.device_count() if torch.accelerator.is_available() else 0)
 
 
 @pytest.mark.slow
 def test_a_torch_that_takes_too_long_is_told():
-    assert "did not answer within 0.01 s" in probe_with_torch(timeout=0.01).problem
+    assert "did not answer within 0.01 s" in probe_with_torch(os.environ, timeout=0.01).problem

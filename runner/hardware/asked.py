@@ -12,7 +12,7 @@ _SOURCE = "torch, asked in a process of its own"
 
 def survey_torch(sources: Sources, *, host: Host) -> Survey:
     """Return the devices that torch sees: Intel GPUs, Apple's, and any whose driver tells us nothing."""
-    probe = sources.probe()
+    probe = sources.probe(sources.environment)
     devices = tuple(_accelerator(sources, facts, host) for facts in probe.devices)
     return Survey(devices=devices, problem=probe.problem)
 

@@ -62,7 +62,7 @@ def detect(
 def _survey(sources: Sources, build: TorchBuild | None, host: Host) -> Survey:
     """Ask the driver of the kind of device that torch was built for; the others only so as to say that they idle."""
     if build is None:
-        return Survey(notes=("PyTorch is not installed: only the CPU is described",))
+        return Survey(problem="PyTorch is not installed: only the CPU is described")
     backend = build.backend
     if sources.system == "darwin":
         return survey_torch(sources, host=host) if sources.machine == "arm64" else Survey()
@@ -84,10 +84,10 @@ def _second_opinion(sources: Sources, survey: Survey, host: Host) -> Survey:
         return survey
     asked = survey_torch(sources, host=host)
     if not asked.devices:
-        problem = survey.problem and f"{survey.problem}; {asked.problem or 'torch sees no device either'}"
+        problem = survey.problem and f"{survey.problem.rstrip('.')}; {asked.problem or 'torch sees no device either'}"
         return replace(survey, problem=problem)
     if survey.problem is not None:
-        return replace(asked, notes=(f"{survey.problem}; the figures are torch's",))
+        return replace(asked, notes=(f"{survey.problem.rstrip('.')}; the figures are torch's",))
     better = {device.device: device for device in asked.devices if device.total.value is not None}
     return replace(survey, devices=tuple(_completed(device, better) for device in survey.devices))
 
@@ -100,14 +100,14 @@ def _completed(device: Accelerator, better: Mapping[str, Accelerator]) -> Accele
 
 
 def _shadowed(devices: list[Accelerator], build: TorchBuild) -> Survey:
-    """Return no device, and one note for each that is here but not for this build of torch."""
-    kinds = {"cuda": "CUDA", "rocm": "ROCm"}
+    """Return no device, and what is here but not for this build of torch."""
+    if not devices:
+        return Survey()
+    names = ", ".join(device.name for device in devices)
+    kind = {"cuda": "CUDA", "rocm": "ROCm"}[devices[0].backend]
     return Survey(
-        notes=tuple(
-            f"{device.name} is here, but PyTorch {build.version} was built for the CPU only; "
-            f"a {kinds[device.backend]} build of PyTorch would use it"
-            for device in devices
-        )
+        problem=f"{names} cannot be used: PyTorch {build.version} was built for the CPU only; "
+        f"install a {kind} build of PyTorch"
     )
 
 

@@ -14,6 +14,9 @@ _LIMITS = (
 )
 """name, its line in /proc/self/limits, what counts against it in /proc/self/status"""
 
+_NEVER_OVERCOMMIT = 2
+"""vm.overcommit_memory: the kernel promises no more than CommitLimit, whatever is free"""
+
 
 def inspect_host(sources: Sources) -> Host:
     """Return the CPU, its memory and every limit on it."""
@@ -62,7 +65,7 @@ def _memory(sources: Sources) -> tuple[Figure, Figure]:
 
 
 def _resource_limits(sources: Sources) -> tuple[Figure, ...]:
-    """Return what the soft limits leave; a worker inherits them."""
+    """Return what the soft limits leave, which a worker inherits, and what a strict kernel still promises."""
     table = sources.read("/proc/self/limits") or ""
     status = _kilobytes(sources.read("/proc/self/status"))
     found = []
@@ -70,6 +73,10 @@ def _resource_limits(sources: Sources) -> tuple[Figure, ...]:
         match = re.search(rf"^{line}\s+(\d+)\s", table, re.MULTILINE)
         if match:
             found.append(Figure(max(int(match.group(1)) - status.get(counted, 0), 0), f"{name} less {counted}"))
+    sizes = _kilobytes(sources.read("/proc/meminfo"))
+    if sources.read_int("/proc/sys/vm/overcommit_memory") == _NEVER_OVERCOMMIT and "CommitLimit" in sizes:
+        left = max(sizes["CommitLimit"] - sizes.get("Committed_AS", 0), 0)
+        found.append(Figure(left, "CommitLimit less Committed_AS in /proc/meminfo: vm.overcommit_memory=2"))
     return tuple(found)
 
 

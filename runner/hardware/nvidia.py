@@ -11,7 +11,7 @@ from runner.hardware.torch_build import TorchBuild
 from runner.hardware.value import Accelerator, Figure, Survey
 from runner.units import MiB, format_size
 
-UNIFIED = re.compile(r"GB10\b|N1X|Tegra|Jetson|Orin|Thor|Xavier|nvgpu", re.IGNORECASE)
+UNIFIED = re.compile(r"\b(GB10|N1X|Tegra|Jetson|Orin|Thor|Xavier|nvgpu)\b", re.IGNORECASE)
 """Products whose GPU has no memory of its own"""
 
 WORTH_TELLING = 256 * MiB
@@ -46,7 +46,8 @@ def survey_nvidia(sources: Sources, *, build: TorchBuild | None, host_total: Fig
             problem=None if missing and not _has_node(sources) else f"NVIDIA's driver does not answer: {error}"
         )
     try:
-        cards = _cards(nvml)
+        count = _ask(nvml, nvml.nvmlDeviceGetCount) or 0
+        cards = _cards(nvml, count)
         driver = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion)
         visible, hidden_by = visible_cards(cards, sources.environment)
         devices = tuple(
@@ -60,7 +61,7 @@ def survey_nvidia(sources: Sources, *, build: TorchBuild | None, host_total: Fig
         devices=tuple(_judge(device, build, driver) for device in devices),
         hidden=tuple(card.name for card in cards if card.uuid not in shown),
         hidden_by=hidden_by,
-        notes=_order_notes(visible, sources.environment),
+        notes=_order_notes(visible, sources.environment) + _lost_notes(count, len(cards)),
     )
 
 
@@ -107,9 +108,9 @@ def _one_instance(cards: Sequence[_Card]) -> list[_Card]:
     return shown
 
 
-def _cards(nvml: Any) -> list[_Card]:
+def _cards(nvml: Any, count: int) -> list[_Card]:
     cards = []
-    for index in range(_ask(nvml, nvml.nvmlDeviceGetCount) or 0):
+    for index in range(count):
         handle = _ask(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is not None:
             cards.append(_card(nvml, handle, number=index))
@@ -209,6 +210,13 @@ def _order_notes(visible: Sequence[_Card], environment: Mapping[str, str]) -> tu
     if len({card.name for card in visible}) < 2 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return ()
     return ("devices are numbered by bus here, fastest first by CUDA: CUDA_DEVICE_ORDER=PCI_BUS_ID makes both agree",)
+
+
+def _lost_notes(count: int, answering: int) -> tuple[str, ...]:
+    if answering == count:
+        return ()
+    lost = count - answering
+    return (f"of {count} NVIDIA devices {lost} does not answer; CUDA may number the others differently",)
 
 
 def _has_node(sources: Sources) -> bool:

@@ -51,8 +51,8 @@ class Sources:
     nvml: Callable[[], Any] = load_nvml
     torch_version: Callable[[], Path | None] = torch_version_file
     """finds torch/version.py without importing torch"""
-    probe: Callable[[], Probe] = probe_with_torch
-    """asks torch in a process of its own"""
+    probe: Callable[[Mapping[str, str]], Probe] = probe_with_torch
+    """asks torch in a process of its own, which gets the environment given"""
     psutil_memory: Callable[[], tuple[int, int]] = psutil_memory
     sysctl: Callable[[str], str | None] = read_sysctl
 

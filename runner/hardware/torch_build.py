@@ -77,14 +77,14 @@ def read_torch_build(path: Path | None) -> TorchBuild | None:
     )
 
 
-def probe_with_torch(*, timeout: float = PROBE_SECONDS) -> Probe:
-    """Import torch in a process of its own and return the devices that it sees. Takes seconds."""
+def probe_with_torch(environment: Mapping[str, str], *, timeout: float = PROBE_SECONDS) -> Probe:
+    """Import torch in a process of its own, in this environment, and return the devices that it sees. Takes seconds."""
     home = str(Path(__file__).parents[2])
-    search = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
+    search = os.pathsep.join(part for part in (home, environment.get("PYTHONPATH", "")) if part)
     command = [sys.executable, "-m", "runner.hardware.probe"]
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env={**os.environ, "PYTHONPATH": search}
+            command, capture_output=True, text=True, timeout=timeout, env={**environment, "PYTHONPATH": search}
         )
     except subprocess.TimeoutExpired:
         return Probe(problem=f"torch did not answer within {timeout:g} s")
