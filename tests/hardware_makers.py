@@ -117,7 +117,7 @@ class Nvml:
     def nvmlShutdown(self) -> None:
         self.open -= 1
 
-    def nvmlSystemGetCudaDriverVersion(self) -> int:
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         return self.cuda
 
     def nvmlDeviceGetCount(self) -> int:

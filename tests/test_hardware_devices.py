@@ -163,6 +163,18 @@ def test_a_split_card_shows_one_instance_with_its_own_memory(tmp_path, visible, 
     assert found.notes == ()
 
 
+def test_of_several_split_cards_one_is_shown(tmp_path):
+    other = Gpu(name="NVIDIA A100", uuid="GPU-other", mig=(Gpu(uuid="MIG-three", total=10 * GiB),))
+    assert on(tmp_path, SPLIT, other).num_devices == 1
+    assert on(tmp_path, SPLIT, other, AMPERE, device="cuda:1").name == AMPERE.name
+
+
+def test_a_uuid_that_begins_two_devices_names_neither(tmp_path):
+    twins = (Gpu(uuid="GPU-a1"), Gpu(uuid="GPU-a2"))
+    assert on(tmp_path, *twins, environment={"CUDA_VISIBLE_DEVICES": "GPU-a"}).device == "cpu"
+    assert on(tmp_path, *twins, environment={"CUDA_VISIBLE_DEVICES": "GPU-a2"}).uuid == "GPU-a2"
+
+
 def test_auto_takes_the_device_with_the_most_free_memory_and_says_so(tmp_path):
     found = on(tmp_path, Gpu(used=10 * GiB), TURING, Gpu(total=80 * GiB, used=70 * GiB, uuid="GPU-busy"))
     assert (found.device, found.name, found.num_devices) == ("cuda:1", "Tesla T4", 3)
@@ -307,6 +319,21 @@ def test_an_amd_device_is_described_by_the_kernel(tmp_path):
     assert (found.name, found.total, found.free) == ("AMD Instinct MI210", 64 * GiB, 60 * GiB)
     assert found.dtypes == ("bfloat16", "float16", "float32")
     assert (found.capability, found.num_devices) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "total"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1"}, 16 * GiB),
+        ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, 16 * GiB),
+        ({"ROCR_VISIBLE_DEVICES": "1,0", "HIP_VISIBLE_DEVICES": "1"}, 64 * GiB),
+        ({"HIP_VISIBLE_DEVICES": "1,5,0"}, 16 * GiB),
+    ],
+)
+def test_the_environment_hides_amd_devices_in_rocms_order(tmp_path, environment, total):
+    write(linux(tmp_path), MI200)
+    found = on(tmp_path, cuda=None, hip="7.0", environment=environment)
+    assert (found.total, found.num_devices) == (total, 1)
 
 
 def test_an_older_amd_device_has_no_native_bfloat16(tmp_path):

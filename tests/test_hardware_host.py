@@ -38,6 +38,11 @@ def test_unreadable_memory_is_unknown_and_said_so(tmp_path):
     assert any("unknown" in note for note in found.notes)
 
 
+def test_the_number_for_no_limit_is_not_taken_for_memory(tmp_path):
+    linux(tmp_path, files={**cgroup_v1({"/": {"usage": GiB}}, own="/"), "/proc/meminfo": ""})
+    assert (on(tmp_path).total, on(tmp_path).free) == (None, None)
+
+
 def test_the_containers_limit_counts_not_the_machines_memory_v1(tmp_path):
     """COMPLAINTS 6: 450.8 GB were promised where a container's limit left 102.4."""
     linux(tmp_path, files=cgroup_v1({"/job": {"limit": 4 * GiB, "usage": 1 * GiB}, "/": {}}, own="/job"))
@@ -133,6 +138,12 @@ def test_a_container_whose_path_is_not_visible_falls_back_to_the_mounts_root(tmp
     found = on(tmp_path)
     assert found.total == 2 * GiB
     assert found.sources["total"] == "cgroup v1 memory.limit_in_bytes of / below /docker/abc"
+
+
+def test_a_path_outside_the_containers_view_is_not_followed(tmp_path):
+    files = cgroup_v1({"/": {"limit": 4 * GiB}}, own="/../elsewhere")
+    files["/sys/fs/cgroup/elsewhere/memory.limit_in_bytes"] = GiB
+    assert on(linux(tmp_path, files=files)).total == 4 * GiB
 
 
 def test_hybrid_mounts_take_the_limit_from_the_version_that_has_the_memory_controller(tmp_path):

@@ -30,7 +30,7 @@ def _compute_nodes(sources: Sources) -> Iterator[tuple[str, int | None]]:
     for number in numbers:
         text = sources.read(f"{_NODES}/{number}/properties") or ""
         facts = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
-        if facts.get("simd_count") and facts.get("drm_render_minor"):
+        if facts.get("drm_render_minor"):  # 0 on the nodes that are CPUs
             folder = f"/sys/class/drm/renderD{facts['drm_render_minor']}/device"
             yield folder, facts.get("gfx_target_version") or None
 

@@ -37,7 +37,7 @@ def cgroup_limits(sources: Sources) -> tuple[CgroupLimit, ...]:
     limits: list[CgroupLimit] = []
     for mount in _mounts(sources):
         if mount.version in own:
-            for folder in _upwards(sources, mount, own[mount.version]):
+            for folder in _upwards(mount, own[mount.version]):
                 limits += _limits_of(sources, mount, folder)
     return tuple(sorted(limits, key=lambda found: _INHERITED in found.limit.source))
 
@@ -69,7 +69,7 @@ def _mounts(sources: Sources) -> Iterator[_Mount]:
             yield _Mount(version=1, root=root, point=point)
 
 
-def _upwards(sources: Sources, mount: _Mount, group: str) -> Iterator[PurePosixPath]:
+def _upwards(mount: _Mount, group: str) -> Iterator[PurePosixPath]:
     """Yield the own group's folder and its parents up to the mount point.
 
     A container may see its group under another name than /proc/self/cgroup gives: then only the mount point,
@@ -78,7 +78,7 @@ def _upwards(sources: Sources, mount: _Mount, group: str) -> Iterator[PurePosixP
     point = PurePosixPath(mount.point)
     path, root = PurePosixPath(group), PurePosixPath(mount.root)
     relative = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
-    if ".." in relative.parts or not sources.path(point / relative).is_dir():
+    if ".." in relative.parts:
         relative = PurePosixPath()
     folder = point / relative
     yield folder

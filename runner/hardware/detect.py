@@ -13,8 +13,7 @@ from runner.hardware.nvidia import survey_nvidia
 from runner.hardware.profiles import profile
 from runner.hardware.sources import Sources
 from runner.hardware.torch_build import TorchBuild, read_torch_build
-from runner.hardware.value import Accelerator, Figure, Hardware, Host, Survey, least
-from runner.units import format_size
+from runner.hardware.value import Accelerator, Hardware, Host, Survey, settle_budget
 
 
 def describe(
@@ -171,16 +170,3 @@ def _accelerated(
         host_total=host.total.value,
         host_available=host.available.value,
     )
-
-
-def settle_budget(figures: list[Figure], limit: int | None) -> tuple[Figure, tuple[str, ...]]:
-    """Return the least of what is left and memory.limit, and a note where the limit changes nothing."""
-    left = least(figures)
-    if limit is None:
-        return left or Figure(None, "unknown: " + figures[0].source), ()
-    if left is None or left.value is None:
-        return Figure(limit, "memory.limit"), (f"how much is free is unknown: {figures[0].source}",)
-    if limit < left.value:
-        return Figure(limit, "memory.limit"), ()
-    note = f"memory.limit={format_size(limit)} is not below what is free, {format_size(left.value)} ({left.source})"
-    return left, (note,)

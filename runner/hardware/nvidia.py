@@ -48,7 +48,7 @@ def survey_nvidia(sources: Sources, *, build: TorchBuild | None, host_total: Fig
     try:
         count = _ask(nvml, nvml.nvmlDeviceGetCount) or 0
         cards = _cards(nvml, count)
-        driver = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion)
+        driver = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
         visible, hidden_by = visible_cards(cards, sources.environment)
         devices = tuple(
             _accelerator(nvml, card, index=index, host_total=host_total, host_free=host_free)

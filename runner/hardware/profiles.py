@@ -5,8 +5,8 @@ import re
 from runner.config import HardwareConfig
 from runner.errors import RequestError
 from runner.hardware.dtypes import cpu_dtypes, cuda_dtypes
-from runner.hardware.value import Hardware
-from runner.units import format_size, parse_size
+from runner.hardware.value import Figure, Hardware, settle_budget
+from runner.units import parse_size
 
 _ASSUMED_SETS = ("avx2",)
 
@@ -21,20 +21,12 @@ def profile(config: HardwareConfig, *, limit: int | None = None) -> Hardware:
         raise RequestError(f"hardware={config.name}: a profile needs hardware.product and hardware.total")
     capability = _capability(config)
     device = _device(config, capability)
-    total = parse_size(config.total)
-    reserved = parse_size(config.reserved) if config.reserved is not None else 0
+    total, reserved = parse_size(config.total), parse_size(config.reserved) if config.reserved is not None else 0
     if reserved >= total:
         raise RequestError(f"hardware.reserved={config.reserved} leaves nothing of hardware.total={config.total}")
-    free = total - reserved
-    budget, source = (
-        free,
-        f"profile {config.name}: total less what {'the system' if device == 'cpu' else 'the driver'} keeps",
-    )
-    notes = [f"{config.product} is not here: hardware={config.name} describes it for planning"]
-    if limit is not None and limit < free:
-        budget, source = limit, "memory.limit"
-    elif limit is not None:
-        notes.append(f"memory.limit={format_size(limit)} is not below what is free, {format_size(free)} ({source})")
+    keeper = "the system" if device == "cpu" else "the driver"
+    free = Figure(total - reserved, f"profile {config.name}: total less what {keeper} keeps, nothing else runs there")
+    budget, notes = settle_budget([free], limit)
     native, emulated, reason = cpu_dtypes(_ASSUMED_SETS) if device == "cpu" else cuda_dtypes(capability)
     shared = device == "cpu" or config.unified
     return Hardware(
@@ -42,9 +34,9 @@ def profile(config: HardwareConfig, *, limit: int | None = None) -> Hardware:
         device_type=device.partition(":")[0],
         name=config.product,
         total=total,
-        free=free,
-        budget=budget,
-        budget_source=source,
+        free=free.value,
+        budget=budget.value,
+        budget_source=budget.source,
         dtypes=native,
         emulated_dtypes=emulated,
         capability=capability,
@@ -52,19 +44,26 @@ def profile(config: HardwareConfig, *, limit: int | None = None) -> Hardware:
         instruction_sets=_ASSUMED_SETS if device == "cpu" else (),
         unified=config.unified,
         host_total=total if shared else None,
-        host_available=free if shared else None,
+        host_available=free.value if shared else None,
         is_profile=True,
         reserved=reserved,
-        sources={
-            "total": f"hardware.total of profile {config.name}",
-            "free": f"assumed: total less hardware.reserved ({format_size(reserved)}), nothing else runs there",
-            "dtypes": f"assumed: a CPU with AVX2 and no half precision instructions; {reason}"
-            if device == "cpu"
-            else reason,
-            "host_total": "one pool with the device" if shared else "unknown: a profile says nothing about the host",
-        },
-        notes=tuple(notes),
+        sources=_sources(config, device, free, reason),
+        notes=(f"{config.product} is not here: hardware={config.name} describes it for planning", *notes),
     )
+
+
+def _sources(config: HardwareConfig, device: str, free: Figure, reason: str) -> dict[str, str]:
+    total = f"hardware.total of profile {config.name}"
+    sources = {"total": total, "free": f"assumed: {free.source}", "dtypes": reason}
+    if device == "cpu":
+        sources["dtypes"] = f"assumed: a CPU with AVX2; {reason}"
+    shared = device == "cpu" or config.unified
+    nothing = "unknown: a profile says nothing about the host"
+    return {
+        **sources,
+        "host_total": total if shared else nothing,
+        "host_available": sources["free"] if shared else nothing,
+    }
 
 
 def _device(config: HardwareConfig, capability: tuple[int, int] | None) -> str:

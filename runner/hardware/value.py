@@ -1,7 +1,9 @@
 """The machine as a value, and the pieces that it is put together from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from runner.units import format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +127,16 @@ def least(figures: Iterable[Figure]) -> Figure | None:
     """Return the smallest known figure, the first of equals; None when nothing is known."""
     known = [figure for figure in figures if figure.value is not None]
     return min(known, key=lambda figure: figure.value or 0, default=None)
+
+
+def settle_budget(figures: Sequence[Figure], limit: int | None) -> tuple[Figure, tuple[str, ...]]:
+    """Return the least of what is left and memory.limit, and a note where the limit changes nothing."""
+    left = least(figures)
+    if limit is None:
+        return left or Figure(None, "unknown: " + figures[0].source), ()
+    if left is None or left.value is None:
+        return Figure(limit, "memory.limit"), (f"how much is free is unknown: {figures[0].source}",)
+    if limit < left.value:
+        return Figure(limit, "memory.limit"), ()
+    note = f"memory.limit={format_size(limit)} is not below what is free, {format_size(left.value)} ({left.source})"
+    return left, (note,)
