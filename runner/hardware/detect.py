@@ -51,7 +51,7 @@ def detect(
         sources = replace(sources, environment=environment)
     build = read_torch_build(sources.torch_version())
     host = inspect_host(sources)
-    survey = _survey(sources, build, host)
+    survey = replace(_survey(sources, build, host), build=str(build or ""))
     chosen, reason = choose(config.device, survey)
     if chosen is None:
         return _cpu(host, limit, notes=(*reason, *survey.notes))
@@ -104,10 +104,7 @@ def _shadowed(devices: list[Accelerator], build: TorchBuild) -> Survey:
         return Survey()
     names = ", ".join(device.name for device in devices)
     kind = {"cuda": "CUDA", "rocm": "ROCm"}[devices[0].backend]
-    return Survey(
-        problem=f"{names} cannot be used: PyTorch {build.version} was built for the CPU only; "
-        f"install a {kind} build of PyTorch"
-    )
+    return Survey(problem=f"{names} cannot be used: {build} only; install a {kind} build of PyTorch")
 
 
 def _cpu(host: Host, limit: int | None, *, notes: tuple[str, ...]) -> Hardware:

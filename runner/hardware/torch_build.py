@@ -34,6 +34,11 @@ class TorchBuild:
             return "cuda"
         return "xpu" if self.xpu else "cpu"
 
+    def __str__(self) -> str:
+        """The build as a fact in a sentence."""
+        made_for = {"rocm": f"ROCm {self.hip}", "cuda": f"CUDA {self.cuda}", "xpu": "Intel GPUs", "cpu": "the CPU"}
+        return f"PyTorch {self.version} was built for {made_for[self.backend]}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:

@@ -52,7 +52,9 @@ class Survey:
     hidden_by: str = ""
     """the variable that hides them, as it stands"""
     problem: str | None = None
-    """why the driver did not answer; None also when there is no driver"""
+    """why no device, or no figure, could be had; None also when there is no driver"""
+    build: str = ""
+    """which torch it is, and what it was built for"""
     notes: tuple[str, ...] = ()
 
 
