@@ -218,6 +218,13 @@ def test_a_device_that_is_not_here_is_refused_with_what_is(tmp_path, device, mes
     assert caught.value.exit_code == 2
 
 
+def test_a_device_that_this_torch_was_not_built_for_is_refused_with_the_build(tmp_path):
+    with pytest.raises(RequestError, match=r"PyTorch 2\.13\.0 was built for the CPU\. Give cpu or auto"):
+        on(tmp_path, cuda=None, device="cuda")
+    with pytest.raises(RequestError, match=r"PyTorch 2\.13\.0 was built for CUDA 12\.8\. Give cpu or auto"):
+        on(tmp_path, device="xpu:0")
+
+
 def test_a_hidden_device_is_refused_with_what_hides_it(tmp_path):
     with pytest.raises(RequestError, match=r"CUDA_VISIBLE_DEVICES= hides NVIDIA GeForce RTX 3060"):
         on(tmp_path, AMPERE, device="cuda", environment={"CUDA_VISIBLE_DEVICES": ""})

@@ -67,11 +67,11 @@ def _absent(asked: str, survey: Survey) -> str:
     else:
         fact = f"this machine has no {kind} device that PyTorch can use"
     broken = [f"{device.device}: {device.unusable}" for device in same if device.unusable]
-    reasons = "; ".join([*broken, *_reasons(survey)] or [survey.build] if not same else broken + _reasons(survey))
+    reasons = broken + _reasons(survey)
+    if not same and not reasons and survey.build:
+        reasons = [survey.build]
     names = [device.device for device in survey.devices if device.unusable is None]
-    return (
-        f"hardware.device={asked}: {fact}{'; ' + reasons if reasons else ''}. Give {', '.join([*names, 'cpu'])} or auto"
-    )
+    return f"hardware.device={asked}: {'; '.join([fact, *reasons])}. Give {', '.join([*names, 'cpu'])} or auto"
 
 
 def _reasons(survey: Survey) -> list[str]:
