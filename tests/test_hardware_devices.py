@@ -1,7 +1,7 @@
 """Accelerators as their drivers, or torch, describe them; and which of them is used."""
 
 import pytest
-from hardware_makers import Gpu, Nvml, NvmlError, linux, sources, write
+from tests.hardware_makers import Gpu, Nvml, NvmlError, linux, sources, write
 
 from runner.config import HardwareConfig
 from runner.errors import RequestError

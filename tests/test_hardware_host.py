@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hardware_makers import V1_MOUNT, V2_MOUNT, cgroup_v1, cgroup_v2, linux, sources, write
+from tests.hardware_makers import V1_MOUNT, V2_MOUNT, cgroup_v1, cgroup_v2, linux, sources, write
 
 from runner.config import HardwareConfig
 from runner.hardware import Hardware, detect
