@@ -91,7 +91,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
     if config.workload.name is Workload.plan:
         return
 
-    present = checkpoints.materialize(found, config.model, environment=os.environ, seed=config.seed,
+    present = checkpoints.materialize(found, config.model, environment=os.environ,
                                       progress=narrator.progress)
     recorder.write("fetch", checkpoint=present, status="running")
     worked = run_isolated(
