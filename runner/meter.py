@@ -1,6 +1,15 @@
 """Measure memory, phase by phase."""
 
-from dataclasses import dataclass
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SAMPLE_SECONDS = 0.01
+"""between two looks at the resident size where the system keeps no peak that can be reset"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +28,195 @@ class MemoryStats:
     peak_resident: int | None = None
     process_device: int | None = None
     resident_base: int | None = None
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What a phase was measured to take; `stats` is there when the phase is over."""
+
+    stats: MemoryStats = field(default_factory=MemoryStats)
+
+
+class Meter:
+    """Measures the phases of one process on one device.
+
+    `exact` counts live CPU tensors with torch's profiler, which sees every allocation and slows them down.
+    """
+
+    def __init__(self, device: str, *, exact: bool = False) -> None:
+        self._device = device
+        self._on_host = device.startswith("cpu")
+        self._exact = exact and self._on_host
+        self._allocated = 0
+        self._base = resident_bytes()
+        self._notes: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be measured, and why; each once."""
+        return tuple(dict.fromkeys(self._notes))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[Measurement]:
+        """Measure what happens inside; the result stands in `stats` afterwards, also after an error."""
+        measurement = Measurement()
+        ledger = _AllocationLedger(self._allocated) if self._exact else None
+        if not self._on_host:
+            _synchronize()
+            _device_memory().reset_peak_memory_stats(self._device)
+        with _PeakResident() as peak:
+            if ledger is not None:
+                ledger.start()
+            try:
+                yield measurement
+            finally:
+                if not self._on_host:
+                    _synchronize()
+                if ledger is not None:
+                    self._allocated = ledger.stop()
+                self._notes += peak.notes
+                measurement.stats = self._stats(peak.read(), ledger)
+
+    def now(self) -> MemoryStats:
+        """Return what the process takes now, and took at most since it began."""
+        return self._stats(_high_water(), None)
+
+    def _stats(self, peak_resident: int | None, ledger: "_AllocationLedger | None") -> MemoryStats:
+        resident = resident_bytes()
+        values: dict[str, int | None] = {"resident": resident, "resident_base": self._base}
+        if peak_resident is not None and resident is not None:
+            values["peak_resident"] = max(peak_resident, resident)
+        if ledger is not None:
+            values |= {"allocated": ledger.allocated, "peak_allocated": ledger.peak}
+        if not self._on_host:
+            memory = _device_memory()
+            values |= {
+                "allocated": memory.memory_allocated(self._device),
+                "peak_allocated": memory.max_memory_allocated(self._device),
+                "peak_reserved": memory.max_memory_reserved(self._device),
+                "process_device": self._process_device(),
+            }
+        return MemoryStats(**values)
+
+    def _process_device(self) -> int | None:
+        """Return what the driver charges this process, from NVML; None where it does not say."""
+        if not self._device.startswith("cuda"):
+            return None
+        try:
+            import pynvml
+            import torch
+
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(self._device).uuid}")
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == os.getpid() and process.usedGpuMemory is not None:
+                    return int(process.usedGpuMemory)
+            self._notes.append("process_device is unknown: the driver lists no process with this id (a container?)")
+        except (ImportError, AttributeError, pynvml.NVMLError) as error:
+            self._notes.append(f"process_device is unknown: {error}")
+        return None
+
+
+class _AllocationLedger:
+    """Follows the CPU allocator's total through torch's profiler.
+
+    The profiler reports each allocation and release with the total after it, counted from when it was first
+    enabled in the process; `before` is the total when the last ledger stopped. The events of a phase stay in
+    memory until it ends: about 100 bytes each.
+    """
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+        self.allocated = self.peak = before
+        self._profiler: Any = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it announces itself on stderr
+        import torch
+
+        self._profiler = torch.autograd.profiler.profile(profile_memory=True, use_kineto=True)
+        self._profiler.__enter__()
+
+    def stop(self) -> int:
+        """End, work out the live bytes at each event, and return those at the end."""
+        self._profiler.__exit__(None, None, None)
+        events = self._profiler.kineto_results.events()
+        changes = sorted((e.start_ns(), index, e.nbytes()) for index, e in enumerate(events) if e.name() == "[memory]")
+        for _, _, change in changes:
+            self.allocated += change
+            self.peak = max(self.peak, self.allocated)
+        self._profiler = None
+        return self.allocated
+
+
+class _PeakResident:
+    """The highest resident size while it is entered: the kernel's own mark, or samples where it cannot be reset."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._sampled: int | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "_PeakResident":
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError as error:
+            self.notes.append(f"peak_resident was sampled every {SAMPLE_SECONDS} s: the kernel's mark cannot be reset ({error})")
+            self._sampled = resident_bytes()
+            self._thread = threading.Thread(target=self._sample, daemon=True, name="sample-resident")
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def read(self) -> int | None:
+        """Return the peak so far."""
+        return _high_water() if self._thread is None else self._sampled
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLE_SECONDS):
+            now = resident_bytes()
+            if now is not None:
+                self._sampled = max(self._sampled or 0, now)
+
+
+def resident_bytes() -> int | None:
+    """Return this process's memory on the host; anonymous, file-backed and shared pages all count."""
+    status = process_sizes()
+    if "VmRSS" in status:
+        return status["VmRSS"]
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def _high_water() -> int | None:
+    """Return the kernel's mark of the highest resident size; None where there is none."""
+    return process_sizes().get("VmHWM")
+
+
+def process_sizes() -> dict[str, int]:
+    """Return the sizes in /proc/self/status, in bytes; nothing where there is no such file."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":")[::2] for line in lines if line.endswith(" kB"))
+    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
+
+
+def _device_memory() -> Any:
+    import torch
+
+    return torch.accelerator.memory
+
+
+def _synchronize() -> None:
+    import torch
+
+    torch.accelerator.synchronize()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def fetch(checkpoint: Checkpoint, config: ModelConfig) -> Checkpoint:
 
 def _remote(config: ModelConfig, revision: str, sizes: dict[str, int]) -> Checkpoint:
     """Read configuration and headers of one commit, the headers with range requests."""
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, snapshot_download
 
     def small(name: str) -> Path:
         return Path(hf_hub_download(str(config.id), name, revision=revision))
@@ -123,7 +124,8 @@ def _remote(config: ModelConfig, revision: str, sizes: dict[str, int]) -> Checkp
         headers = dict(zip(shards, pool.map(lambda shard: _header(str(config.id), revision, shard), shards), strict=True))
     if weight_map:
         check_index(weight_map, headers, INDEX)
-    return describe(
+    folder = Path(snapshot_download(str(config.id), revision=revision, allow_patterns=list(SMALL_FILES)))
+    found = describe(
         read_json(small(CONFIG)),
         tuple(tensor for shard in shards for tensor in headers[shard]),
         source="hf",
@@ -133,6 +135,7 @@ def _remote(config: ModelConfig, revision: str, sizes: dict[str, int]) -> Checkp
         has_tokenizer=any(name in sizes for name in TOKENIZER_FILES),
         files={} if shards else pickles,
     )
+    return replace(found, tokenizer_path=folder)
 
 
 def _header(id: str, revision: str, file: str) -> tuple[StoredTensor, ...]:

@@ -55,6 +55,8 @@ class Checkpoint:
     """of all tensors, as stored"""
     content_hash: str | None = None
     """sha256 over config and headers; identifies what was inspected"""
+    tokenizer_path: Path | None = None
+    """folder of configuration and tokenizer, where it is not that of the weights"""
     pickle_files: Mapping[str, int] = field(default_factory=dict)
     """file → bytes of weights that only unpickling could describe; then `tensors` is empty"""
 

@@ -103,16 +103,17 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
 
     Raises CheckpointError when it has one that cannot be loaded.
     """
-    if not checkpoint.has_tokenizer or checkpoint.path is None:
+    folder = checkpoint.path or checkpoint.tokenizer_path
+    if not checkpoint.has_tokenizer or folder is None:
         return None
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(
-            checkpoint.path, local_files_only=True, trust_remote_code=trust_remote_code
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise CheckpointError(f"the tokenizer in {checkpoint.path} cannot be loaded: {error}") from None
+        raise CheckpointError(f"the tokenizer in {folder} cannot be loaded: {error}") from None
 
 
 def release_memory(device: str) -> None:
