@@ -5,6 +5,7 @@ This module imports torch; import it inside functions.
 
 import functools
 import gc
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -53,6 +54,7 @@ def trace(checkpoint: Checkpoint, settings: Settings, *, granularity: int = 1) -
         tracer.mark(model.buffers(), "buffers")
         loaded = ledger.at_peak()
         notes: tuple[str, ...] = ()
+        stack.enter_context(_followed_rng_state(tracer))
         stack.enter_context(Names(model, ledger))
         stack.enter_context(tracer)
         if settings.workload == "forward":
@@ -123,7 +125,7 @@ class _Calls:
         self._output: type[Any] | None = None
         self._cache_name = ""
         self._cache: Any = None
-        self._logits: tuple[int, torch.dtype] | None = None
+        self._logits: tuple[int, int, torch.dtype] = (0, 0, torch.float32)
         self.prompt = 0
         """tokens that the decoder saw in the prefill"""
         self.encoder_outputs: Any = None
@@ -166,8 +168,7 @@ class _Calls:
         self._count += 1
         first = self._count == 1
         if first and self._skip_first:
-            vocabulary, dtype = self._logits or (0, torch.float32)
-            batch = next(value.shape[0] for value in kwargs.values() if isinstance(value, torch.Tensor))
+            batch, vocabulary, dtype = self._logits
             logits = torch.empty((batch, 1, vocabulary), dtype=dtype, device=self._model.device)
             cache, self._cache = self._cache, None
             return self._output(**{"logits": logits, self._cache_name: cache})  # type: ignore[misc]
@@ -179,7 +180,7 @@ class _Calls:
 
     def _remember(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         self._output = type(output)
-        self._logits = (output.logits.shape[-1], output.logits.dtype)
+        self._logits = (output.logits.shape[0], output.logits.shape[-1], output.logits.dtype)
         for name in ("past_key_values", "cache"):
             if output.get(name) is not None:
                 self._cache_name, self._cache = name, output[name]
@@ -214,6 +215,23 @@ _GROWN = {"DynamicLayer": _grow, "DynamicSlidingWindowLayer": _grow_sliding}
 
 
 @contextmanager
+def _followed_rng_state(tracer: Tracer) -> Iterator[None]:
+    """Book the copies of the random generator's state that activation checkpointing keeps: no operation makes them."""
+    original = torch.get_rng_state
+
+    def get_rng_state() -> torch.Tensor:
+        state = original()
+        tracer.follow(state)
+        return state
+
+    torch.get_rng_state = get_rng_state
+    try:
+        yield
+    finally:
+        torch.get_rng_state = original
+
+
+@contextmanager
 def _quiet() -> Iterator[None]:
     """Let transformers take the paths of a real run, and hush what it says about fake values."""
     from transformers.utils import import_utils
@@ -221,11 +239,14 @@ def _quiet() -> Iterator[None]:
 
     verbosity = its_logging.get_verbosity()
     original = getattr(import_utils, "is_fake_tensor", None)
+    fake_logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = fake_logger.level
     collects = gc.isenabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             its_logging.set_verbosity_error()
+            fake_logger.setLevel(logging.CRITICAL)
             if original is not None:
                 import_utils.is_fake_tensor = lambda _: False  # type: ignore[attr-defined]
             gc.disable()
@@ -234,5 +255,6 @@ def _quiet() -> Iterator[None]:
             if original is not None:
                 import_utils.is_fake_tensor = original  # type: ignore[attr-defined]
             its_logging.set_verbosity(verbosity)
+            fake_logger.setLevel(level)
             if collects:
                 gc.enable()

@@ -122,6 +122,8 @@ class Tracer(TorchDispatchMode):
             file, name = frame.f_code.co_filename, frame.f_code.co_name
             if file.endswith(("masking_utils.py", "modeling_attn_mask_utils.py")):
                 return True  # every mask here is of ones: nothing is padded
+            if name == "warn_if_padding_and_no_attention_mask":
+                return False
             if "generation" in file:
                 return self.finished() if name in _LOOP else name in _ALL_ONES
             if file.endswith("amp/grad_scaler.py"):
