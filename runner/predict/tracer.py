@@ -17,10 +17,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner.predict.ledger import Ledger
+from runner.predict.scratch import scratch
 
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
 _ITEM = _aten._local_scalar_dense.default
+_GROUPED = getattr(_aten._grouped_mm, "default", None) if hasattr(_aten, "_grouped_mm") else None
 
 
 class ValueRead(Exception):
@@ -34,15 +36,18 @@ class Tracer(TorchDispatchMode):
     bytes is the real one, as long as each operation allocates nothing but its outputs.
     """
 
-    def __init__(self, ledger: Ledger, *, finished: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, ledger: Ledger, *, on_cpu: bool = True) -> None:
         super().__init__()
         self.ledger = ledger
-        self.finished = finished
+        self.on_cpu = on_cpu
+        self.finished: Callable[[], bool] = lambda: True
         """whether generate's loop may end: the answer to its only question about values"""
         self._numbers: dict[int, int] = {}
         """address of a live storage → its number in the ledger"""
         self._watches: dict[int, Any] = {}
         self._born_forward: set[int] = set()
+        self._previous: Any = None
+        """the last operation"""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -58,7 +63,9 @@ class Tracer(TorchDispatchMode):
                 return merged
         if func is _ITEM:
             return self._read(func, args, kwargs)
-        result = func(*args, **(kwargs or {}))
+        self._previous = func
+        run = _grouped_product if func is _GROUPED else func
+        result = run(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor):
             self.follow(result, sys._getframe(1))
         elif isinstance(result, (tuple, list)):
@@ -66,6 +73,8 @@ class Tracer(TorchDispatchMode):
             for value in result:
                 if isinstance(value, torch.Tensor):
                     self.follow(value, caller)
+            if self.on_cpu and (passing := scratch(func, args)):
+                self.ledger.died(self.ledger.born(passing))
         return result
 
     def follow(self, tensor: torch.Tensor, caller: Any = None) -> int:
@@ -111,33 +120,58 @@ class Tracer(TorchDispatchMode):
         self._born_forward.discard(number)
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Answer for the value of a tensor where every real run gives the same answer.
+
+        Raises ValueRead elsewhere: what a real run would do is then not known.
+        """
         try:
             return func(*args, **(kwargs or {}))
         except DataDependentOutputException:
             pass
-        frame = sys._getframe(2)
+        frame: Any = sys._getframe(2)
         for _ in range(4):
+            answer = _known_answer(frame, asked_for_all=self._previous in _ALL, finished=self.finished)
+            if answer is not None:
+                return answer
+            frame = frame.f_back
             if frame is None:
                 break
-            file, name = frame.f_code.co_filename, frame.f_code.co_name
-            if file.endswith(("masking_utils.py", "modeling_attn_mask_utils.py")):
-                return True  # every mask here is of ones: nothing is padded
-            if name == "warn_if_padding_and_no_attention_mask":
-                return False
-            if "generation" in file:
-                return self.finished() if name in _LOOP else name in _ALL_ONES
-            if file.endswith("amp/grad_scaler.py"):
-                return 0.0  # no gradient overflowed, so that the step is taken
-            if "/optim/" in file:
-                return 1.0  # the number of steps, or a norm: it scales, it allocates nothing
-            frame = frame.f_back
         where = sys._getframe(2).f_code
         raise ValueRead(f"{where.co_name} in {where.co_filename.rsplit('/', 1)[-1]} reads the value of a tensor")
 
 
-_LOOP = frozenset({"_has_unfinished_sequences", "__call__", "_sample"})
-"""where generate asks whether all sequences are finished"""
-_ALL_ONES = frozenset({"_get_initial_cache_position"})
+_ALL = frozenset({_aten.all.default, _aten.all.dim})
+
+
+def _known_answer(frame: Any, *, asked_for_all: bool, finished: Callable[[], bool]) -> bool | float | None:
+    """Return what the code in `frame` gets in every run that these workloads make; None when it depends.
+
+    Attention masks are all ones and no token is special: `all` is true there and `any` is false.
+    """
+    file, name = frame.f_code.co_filename, frame.f_code.co_name
+    if file.endswith(("masking_utils.py", "modeling_attn_mask_utils.py")):
+        return True
+    if "/transformers/generation/" in file:
+        if name in ("_has_unfinished_sequences", "__call__", "_sample"):
+            return finished()
+        return asked_for_all and name != "_prepare_decoder_input_ids_for_generation"
+    if name == "warn_if_padding_and_no_attention_mask":
+        return False
+    if "dropout_probability" in frame.f_locals and getattr(frame.f_locals.get("self"), "layerdrop", 1.0) == 0.0:
+        return False
+    if file.endswith("amp/grad_scaler.py"):
+        return 0.0  # no gradient overflows, so the step is taken
+    if "/torch/optim/" in file:
+        return 1.0  # a step's number or a norm: it scales, it allocates nothing
+    return None
+
+
+def _grouped_product(first: torch.Tensor, second: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Mixture-of-experts product: its fake kernel takes bfloat16 only, the CPU's own takes every dtype."""
+    if first.dtype is torch.bfloat16:
+        return _GROUPED(first, second, *args, **kwargs)  # type: ignore[no-any-return]
+    like = _GROUPED(first.to(torch.bfloat16), second.to(torch.bfloat16), *args, **kwargs)
+    return torch.empty_strided(like.shape, like.stride(), dtype=first.dtype, device=first.device)
 
 
 def _from_engine(frame: Any) -> bool:
