@@ -129,15 +129,13 @@ class Tracer(TorchDispatchMode):
         except DataDependentOutputException:
             pass
         frame: Any = sys._getframe(2)
-        for _ in range(4):
-            answer = _known_answer(frame, asked_for_all=self._previous in _ALL, finished=self.finished)
-            if answer is not None:
-                return answer
+        while "/torch/_tensor.py" in frame.f_code.co_filename:
             frame = frame.f_back
-            if frame is None:
-                break
-        where = sys._getframe(2).f_code
-        raise ValueRead(f"{where.co_name} in {where.co_filename.rsplit('/', 1)[-1]} reads the value of a tensor")
+        answer = _known_answer(frame, asked_for_all=self._previous in _ALL, finished=self.finished)
+        if answer is None:
+            where = frame.f_code
+            raise ValueRead(f"{where.co_name} in {where.co_filename.rsplit('/', 1)[-1]} reads the value of a tensor")
+        return answer
 
 
 _ALL = frozenset({_aten.all.default, _aten.all.dim})
