@@ -200,13 +200,19 @@ class HardwareConfig:
     """a profile's device memory"""
     capability: str | None = None
     """a profile's CUDA compute capability, such as 8.6"""
+    reserved: str | None = None
+    """what a profile's driver or system keeps of the total"""
+    unified: bool = False
+    """whether a profile's device and host share one pool"""
 
     def __post_init__(self) -> None:
-        if self.total is not None:
-            try:
-                parse_size(self.total)
-            except ValueError as error:
-                raise RequestError(f"hardware.total={self.total}: {error}") from None
+        for name in ("total", "reserved"):
+            value = getattr(self, name)
+            if value is not None:
+                try:
+                    parse_size(value)
+                except ValueError as error:
+                    raise RequestError(f"hardware.{name}={value}: {error}") from None
 
     @property
     def is_profile(self) -> bool:

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -51,14 +51,17 @@ class _Failure:
     trace: str
 
 
-def run_isolated(task: Callable[..., Any], *arguments: Any, on_message: Send, phase: str = "work") -> Any:
+def run_isolated(
+    task: Callable[..., Any], *arguments: Any, on_message: Send, phase: str = "work", preload: Sequence[str] = ()
+) -> Any:
     """Return what `task(send, *arguments)` returns, computed in a worker process.
 
     `task` and its arguments must be picklable. `on_message` is called in this process for every message, and for
-    a sample of the worker's resident bytes every TICK. Raises the worker's RunnerError; WorkloadError for any other
+    a sample of the worker's resident bytes every TICK. `phase` is the one it starts in. `preload` names modules
+    that the server may import too; those that do not exist are passed over. Raises the worker's RunnerError; WorkloadError for any other
     exception in it; OutOfMemory or Killed when it died; Interrupted on SIGINT or SIGTERM.
     """
-    context = _context()
+    context = _context(preload)
     receiver, sender = context.Pipe(duplex=False)
     level = logging.getLogger().getEffectiveLevel()
     process = context.Process(target=_work, args=(sender, level, task, arguments), name="runner-worker", daemon=False)
@@ -147,17 +150,18 @@ class _PipeHandler(logging.Handler):
             self._send(Message(kind="log", value=record))
 
 
-def _context() -> Any:
-    """Return the start method's context: a preloaded fork server where there is one, else spawn."""
+def _context(preload: Sequence[str]) -> Any:
+    """Return the start method's context: a preloaded fork server where there is one, else spawn.
+
+    The server is started once; what a later call wants preloaded is imported by its worker instead.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise WorkloadError(f"{' and '.join(missing)} cannot be imported here; install what runner depends on")
-    # NVML answers torch.cuda.is_available() without a CUDA context, which could not be forked.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    context.set_forkserver_preload([PRELOAD])
+    context.set_forkserver_preload([PRELOAD, *preload])
     return context
 
 

@@ -1,6 +1,13 @@
-"""What the workers' server imports before it forks. Importing is all it may do: threads do not survive a fork."""
+"""What the workers' server does before it forks: it imports, and nothing else. Threads do not survive a fork."""
 
-import torch  # noqa: F401, TID253
-import transformers  # noqa: F401, TID253
-import transformers.generation  # noqa: F401, TID253
-import transformers.modeling_utils  # noqa: F401, TID253
+import os
+
+# The parent fetches what the user asked for; nothing in a worker has a reason to reach the network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+# NVML then answers torch.cuda.is_available(), without a CUDA context, which could not be forked.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+import torch  # noqa: E402, F401, TID253
+import transformers  # noqa: E402, F401, TID253
+import transformers.generation  # noqa: E402, F401, TID253
+import transformers.modeling_utils  # noqa: E402, F401, TID253

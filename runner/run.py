@@ -1,0 +1,243 @@
+"""The street: config → hardware → checkpoint → plan → load → work → record, on one page."""
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner import checkpoint as checkpoints
+from runner import embedded, hardware, worker
+from runner.checkpoint import Checkpoint
+from runner.config import AUTO, Checkpointing, Precision, RunConfig, Source, Workload
+from runner.context import RunContext
+from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
+from runner.hardware import Hardware
+from runner.isolate import Message, run_isolated
+from runner.meter import MemoryStats
+from runner.narrate import Narrator
+from runner.predict import predict
+from runner.record import (
+    PHASES,
+    RECORD,
+    Record,
+    environment,
+    measured_peak,
+    new_run_id,
+    prediction_error,
+    reproduce_command,
+    write_plan,
+    write_record,
+)
+from runner.resolve import Plan, refusal, resolve
+from runner.units import format_size
+
+log = logging.getLogger(__name__)
+
+TIMELINE_POINTS = 400
+"""kept in the record; of the samples that fall together the largest is kept"""
+
+
+def run(config: RunConfig, context: RunContext) -> int:
+    """Carry one run out, leave its record in the run's folder, and return its exit code.
+
+    Raises nothing that a user's request, the machine's memory or a model can cause.
+    """
+    recorder = Recorder(config, context)
+    try:
+        _street(config, context, recorder)
+    except RunnerError as error:
+        ending = error
+    except KeyboardInterrupt:
+        ending = Interrupted("interrupted")
+    except Exception as error:
+        log.exception("runner itself failed")
+        ending = WorkloadError(f"runner itself failed: {type(error).__name__}: {error}")
+    else:
+        recorder.write(status="completed")
+        log.info("record      %s", recorder.path)
+        return 0
+    recorder.fail(ending)
+    log.error("%s", ending.message)
+    log.info("record      %s", recorder.path)
+    return ending.exit_code
+
+
+def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> None:
+    machine = hardware.describe(config.hardware, limit=config.memory.limit_bytes, environment=os.environ)
+    recorder.write("detect", hardware=machine)
+    narrator = Narrator(log)
+    narrator.hardware(machine)
+    if machine.is_profile and config.workload.name is not Workload.plan:
+        raise RequestError(
+            f"hardware={config.hardware.name} describes a machine that is not here, so nothing can run on it; "
+            f"plan for it with workload=plan workload.of={config.workload.name.value}"
+        )
+    found = checkpoints.inspect(
+        config.model, source=config.source, environment=os.environ, embedded=embedded.FOLDER
+    )
+    recorder.write("inspect", checkpoint=found)
+    narrator.checkpoint(found)
+
+    plan = _plan(config, machine, found, recorder)
+    recorder.write("plan", plan=plan, reproduce=_reproduce(config, context, found, plan))
+    write_plan(plan, context.folder)
+    narrator.plan(plan)
+    if not plan.fits and not plan.forced:
+        raise refusal(plan, machine)
+    if config.workload.name is Workload.plan:
+        return
+
+    present = checkpoints.materialize(found, config.model, environment=os.environ, seed=config.seed,
+                                      progress=narrator.progress)
+    recorder.write("fetch", checkpoint=present, status="running")
+    worked = run_isolated(
+        worker.work, config, plan, machine, present, context.folder,
+        on_message=recorder.message(narrator), phase="load", preload=_modeling_module(present),
+    )  # fmt: skip
+    recorder.finish(worked)
+    narrator.outcome(worked, plan, recorder.record)
+
+
+def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, recorder: "Recorder") -> Plan:
+    """Return the plan: from headers alone where they can answer, else traced in a worker."""
+    if config.workload.name is Workload.plan and config.workload.planned is Workload.load:
+        return resolve(
+            config, machine, found, predict=lambda settings: predict(found, settings, machine), num_layers=0
+        )
+    plan: Plan = run_isolated(
+        worker.make_plan, config, machine, found,
+        on_message=lambda message: None, phase="plan", preload=_modeling_module(found),
+    )  # fmt: skip
+    return plan
+
+
+def _modeling_module(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the module of the model's class, so that workers need not import it one by one."""
+    name = checkpoint.model_type.replace("-", "_")
+    return (f"transformers.models.{name}.modeling_{name}",) if name.isidentifier() else ()
+
+
+def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, plan: Plan) -> str:
+    """Return the command that repeats this run, with what `auto` became written out."""
+    pinned: dict[str, str] = {}
+    if config.precision.name is Precision.auto:
+        pinned["precision"] = plan.settings.precision
+    if config.memory.checkpointing is Checkpointing.auto:
+        layers = plan.settings.checkpointed_layers
+        if layers in (0, plan.settings.num_layers):
+            pinned["memory"] = "checkpointing_on" if layers else "checkpointing_off"
+    if config.source is Source.hf and checkpoint.revision:
+        pinned["model.revision"] = checkpoint.revision
+    if config.source is Source.local and checkpoint.path is not None:
+        pinned["model.path"] = _hydra_text(str(checkpoint.path.resolve()))
+    for key in ("prompt_file", "text_file"):
+        value = getattr(config.workload, key)
+        if value is not None:
+            pinned[f"workload.{key}"] = _hydra_text(str(Path(value).expanduser().resolve()))
+    return reproduce_command(context.overrides, pinned=pinned)
+
+
+def _hydra_text(value: str) -> str:
+    """Return `value` as Hydra's override grammar takes it: quoted where it has a character with a meaning there."""
+    if all(character.isalnum() or character in "/-_.~" for character in value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The run's record as it grows, and its copy on the disk."""
+
+    config: RunConfig
+    context: RunContext
+    record: Record = field(init=False)
+    _began: float = field(init=False)
+    _lap: float = field(init=False)
+    _phase: str = "load"
+    _timeline: list[tuple[float, str, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._began = self._lap = time.monotonic()
+        self.record = Record(
+            run_id=new_run_id(),
+            status="planned",
+            command=self.context.command,
+            overrides=self.context.overrides,
+            config=self.context.config_yaml,
+            environment=environment(),
+        )
+
+    @property
+    def path(self) -> Path:
+        """Of record.json."""
+        return self.context.folder / RECORD
+
+    def write(self, lap: str | None = None, **changes: Any) -> None:
+        """Take `changes` into the record, book the time since the last lap under `lap`, and write the file."""
+        now = time.monotonic()
+        timing = dict(self.record.timing)
+        if lap is not None:
+            timing[lap] = now - self._lap
+            self._lap = now
+        timing["total"] = now - self._began
+        self.record = dataclasses.replace(self.record, timing=timing, **changes)
+        write_record(self.record, self.context.folder)
+
+    def message(self, narrator: Narrator) -> Any:
+        """Return the function that takes a worker's messages into the record."""
+
+        def take(message: Message) -> None:
+            if message.kind == "sample":
+                seconds, resident = message.value
+                if resident is not None:
+                    self._timeline.append((seconds, self._phase, resident))
+            elif message.kind == "phase":
+                self._phase = message.value
+                narrator.phase(message.value)
+            elif message.kind == "stats":
+                phase, stats = message.value
+                self.write(memory={**self.record.memory, phase: stats})
+                narrator.memory(phase, stats)
+            elif message.kind == "progress":
+                narrator.progress(*message.value)
+
+        return take
+
+    def finish(self, worked: worker.Worked) -> None:
+        """Take a worker's result into the record."""
+        timing = {**self.record.timing, **worked.timing}
+        self.record = dataclasses.replace(self.record, timing=timing)
+        self.write(
+            memory=worked.memory,
+            outcome=_outcome(worked.outcome),
+            notes=(*self.record.notes, *worked.notes),
+            timeline=thin(self._timeline, TIMELINE_POINTS),
+        )
+
+    def fail(self, error: RunnerError) -> None:
+        """Complete the record of a run that `error` ended, with what was measured from outside until then."""
+        memory = dict(self.record.memory)
+        for phase in PHASES:
+            seen = [resident for _, name, resident in self._timeline if name == phase]
+            if phase not in memory and seen:
+                memory[phase] = MemoryStats(peak_resident=max(seen))
+        self.record = self.record.with_error(error)
+        self.write(memory=memory, timeline=thin(self._timeline, TIMELINE_POINTS))
+
+
+def thin(timeline: list[tuple[float, str, int]], most: int) -> tuple[tuple[float, str, int], ...]:
+    """Return at most `most` samples, of each group of neighbours the one with the largest memory."""
+    if len(timeline) <= most:
+        return tuple(timeline)
+    size = -(-len(timeline) // most)
+    groups = (timeline[start : start + size] for start in range(0, len(timeline), size))
+    return tuple(max(group, key=lambda sample: sample[2]) for group in groups)
+
+
+def _outcome(outcome: Any) -> Mapping[str, Any]:
+    return {item.name: getattr(outcome, item.name) for item in dataclasses.fields(outcome)}

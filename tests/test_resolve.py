@@ -1,0 +1,200 @@
+from typing import Any
+
+import pytest
+
+from runner.config import Checkpointing, Optimizer, OptimizerImplementation, Precision, RunConfig, Workload
+from runner.errors import RequestError
+from runner.hardware import Hardware
+from runner.resolve import Plan, margin_for, refusal, resolve
+from runner.units import GiB, MiB
+from tests.makers import MILLION, card, checkpoint, footprint, linear_model, processor, request, turing
+
+LOAD = {"name": Workload.load}
+TRAIN = {"name": Workload.train}
+
+
+def plan_for(config: RunConfig, machine: Hardware, *, predict: Any = None, num_layers: int = 8, **values: Any) -> Plan:
+    return resolve(
+        config, machine, checkpoint(**values), predict=predict or linear_model(), num_layers=num_layers, prompt_tokens=None
+    )
+
+
+def reason(plan: Plan, name: str) -> str:
+    return next(choice.reason for choice in plan.choices if choice.name == name)
+
+
+def test_auto_takes_fp32_where_it_fits() -> None:
+    plan = plan_for(request(workload=LOAD), card())
+    assert (plan.settings.precision, plan.fits, plan.remedies) == ("fp32", True, ())
+
+
+def test_auto_degrades_to_bf16_on_ampere_and_says_what_fp32_needs() -> None:
+    plan = plan_for(request(workload=LOAD), card(budget=3 * GiB))
+    assert plan.settings.parameter_dtype == plan.settings.compute_dtype == "bfloat16"
+    assert "not fp32: needs 3.73 GiB" in reason(plan, "precision")
+
+
+def test_auto_degrades_to_fp16_on_turing_and_never_to_emulated_bf16() -> None:
+    plan = plan_for(request(workload=LOAD), turing(budget=3 * GiB))
+    assert plan.settings.precision == "fp16"
+    assert "not bf16: a Turing card does not compute bf16 natively" in reason(plan, "precision")
+    assert "outputs are checked" in reason(plan, "precision")
+
+
+def test_auto_does_not_fall_to_fp16_for_models_that_overflow_in_it() -> None:
+    plan = plan_for(request(workload=LOAD), turing(budget=3 * GiB), model_type="t5")
+    assert (plan.settings.precision, plan.fits) == ("fp32", False)
+
+
+def test_fp32_is_skipped_when_the_stored_precision_makes_it_pointless() -> None:
+    stored = {"stored_dtypes": {"bfloat16": 2000 * MILLION, "float32": MILLION}}
+    plan = plan_for(request(workload=LOAD), card(), **stored)
+    assert plan.settings.precision == "bf16"
+    assert "adds no information" in reason(plan, "precision")
+
+
+def test_training_keeps_fp32_parameters_although_the_checkpoint_is_bf16() -> None:
+    plan = plan_for(request(workload=TRAIN), card(budget=64 * GiB), stored_dtypes={"bfloat16": 2000 * MILLION})
+    assert plan.settings.precision == "fp32"
+
+
+def test_weights_stored_in_fp16_are_tried_in_fp16_first() -> None:
+    plan = plan_for(request(workload=LOAD), card(), stored_dtypes={"float16": 2000 * MILLION})
+    assert plan.settings.precision == "fp16"
+
+
+def test_a_cpu_without_16_bit_instructions_computes_in_fp32_and_says_why() -> None:
+    plan = plan_for(request(workload=LOAD), processor(), stored_dtypes={"bfloat16": 2000 * MILLION})
+    assert plan.settings.precision == "fp32"
+    assert "not bf16: a CPU does not compute bf16 natively" in reason(plan, "precision")
+
+
+def test_a_cpu_takes_emulated_bf16_only_as_the_last_resort() -> None:
+    plan = plan_for(request(workload=LOAD), processor(budget=3 * GiB))
+    assert (plan.settings.precision, plan.fits) == ("bf16", True)
+    assert "emulated" in reason(plan, "precision")
+
+
+def test_a_named_precision_is_kept_or_refused_but_never_changed() -> None:
+    plan = plan_for(request(workload=LOAD, precision={"name": Precision.fp32}), card(budget=3 * GiB))
+    assert (plan.settings.precision, plan.fits) == ("fp32", False)
+    assert [(r.override, r.fits) for r in plan.remedies] == [("precision=bf16", True)]
+
+
+def test_memory_efficient_false_keeps_full_precision_and_concedes_nothing() -> None:
+    config = request(workload=TRAIN, memory_efficient=False, memory={"checkpointing": Checkpointing.auto})
+    plan = plan_for(config, card(budget=4 * GiB))
+    assert (plan.settings.precision, plan.settings.checkpointed_layers, plan.fits) == ("fp32", 0, False)
+    assert plan.settings.optimizer_implementation == "foreach"
+
+
+def test_mixed_precision_training_keeps_fp32_parameters_and_scales_fp16_gradients() -> None:
+    plan = plan_for(request(workload=TRAIN, precision={"name": Precision.fp16}), card(budget=64 * GiB))
+    settings = plan.settings
+    assert (settings.parameter_dtype, settings.compute_dtype) == ("float32", "float16")
+    assert settings.autocast
+    assert settings.grad_scaler
+
+
+def test_pure_training_stores_the_parameters_in_the_low_precision() -> None:
+    config = request(workload=TRAIN, precision={"name": Precision.bf16, "pure": True})
+    settings = plan_for(config, card(budget=64 * GiB)).settings
+    assert (settings.parameter_dtype, settings.autocast, settings.grad_scaler) == ("bfloat16", False, False)
+
+
+def test_checkpointing_auto_takes_the_fewest_layers_that_fit() -> None:
+    predict = linear_model(parameters=0, per_token=0, per_layer=GiB)
+    config = request(workload=TRAIN, memory={"checkpointing": Checkpointing.auto})
+    for budget in range(1, 9):
+        machine = card(budget=budget * GiB + margin_for(footprint(budget * GiB)))
+        plan = plan_for(config, machine, predict=predict)
+        assert plan.settings.checkpointed_layers == 8 - budget
+
+
+def test_checkpointing_has_no_effect_outside_training_and_the_choice_says_so() -> None:
+    plan = plan_for(request(workload=LOAD, memory={"checkpointing": Checkpointing.on}), card())
+    assert plan.settings.checkpointed_layers == 0
+    assert "no effect" in reason(plan, "activation_checkpointing")
+
+
+def test_checkpointing_a_model_without_layers_is_refused() -> None:
+    config = request(workload=TRAIN, memory={"checkpointing": Checkpointing.on})
+    with pytest.raises(RequestError, match="no repeated layers"):
+        plan_for(config, card(), num_layers=0)
+
+
+def test_each_remedy_fits_when_it_is_applied() -> None:
+    predict = linear_model(parameters=200 * MILLION, per_token=2 * MiB, per_layer=GiB // 4)
+    config = request(workload={**TRAIN, "micro_batch_size": 8, "sequence_length": 256})
+    machine = processor(budget=6 * GiB)
+    plan = plan_for(config, machine, predict=predict)
+    assert not plan.fits
+    fitting = [remedy for remedy in plan.remedies if remedy.fits]
+    assert {"workload.micro_batch_size=1", "workload.sequence_length=32"} <= {r.override for r in fitting}
+    for remedy in fitting:
+        changed = dict(item.split("=") for item in remedy.override.split())
+        workload = {k.split(".")[1]: int(v) for k, v in changed.items() if k.startswith("workload.")}
+        again = request(workload={**TRAIN, "micro_batch_size": 8, "sequence_length": 256, **workload})
+        assert plan_for(again, machine, predict=predict).fits
+        assert plan_for(again, machine, predict=predict).footprint.peak == remedy.peak
+
+
+def test_remedies_add_up_where_none_alone_is_enough() -> None:
+    predict = linear_model(parameters=100 * MILLION, per_token=8 * MiB, per_layer=GiB // 2)
+    config = request(workload={**TRAIN, "micro_batch_size": 8, "sequence_length": 1024})
+    plan = plan_for(config, processor(budget=3 * GiB), predict=predict)
+    (remedy,) = plan.remedies
+    assert remedy.fits
+    assert remedy.override.startswith("memory=checkpointing_on ")
+    assert "workload.micro_batch_size=" in remedy.override
+
+
+def test_a_refusal_says_wish_fact_gap_and_that_nothing_helps() -> None:
+    plan = plan_for(request(workload=LOAD), card(budget=GiB))
+    message = refusal(plan, card(budget=GiB)).message
+    assert message.startswith("needs 1.86 GiB on cuda:0; 1.00 GiB may be used (free device memory), 64.00 MiB is kept clear")
+    assert "947.35 MiB short" in message
+    assert "Nothing here makes it smaller" in message
+
+
+def test_a_refusal_names_each_remedy_with_its_peak() -> None:
+    config = request(workload=LOAD, precision={"name": Precision.fp32})
+    error = refusal(plan_for(config, card(budget=3 * GiB)), card())
+    assert "Fits with precision=bf16 (1.86 GiB)" in error.message
+    assert error.remedies == ({"override": "precision=bf16", "peak": 2000 * MILLION, "fits": True},)
+
+
+def test_force_keeps_the_verdict_and_says_that_it_was_overruled() -> None:
+    plan = plan_for(request(workload=LOAD, memory={"force": True}), card(budget=GiB))
+    assert (plan.fits, plan.forced) == (False, True)
+    assert plan.shortfall == plan.footprint.peak + plan.margin - GiB
+
+
+def test_an_unknown_budget_refuses_nothing() -> None:
+    plan = plan_for(request(workload=LOAD), card(budget=None))
+    assert (plan.fits, plan.shortfall) == (True, 0)
+
+
+def test_the_optimizer_is_fused_on_an_accelerator_and_a_loop_on_a_cpu() -> None:
+    assert plan_for(request(workload=TRAIN), card(budget=64 * GiB)).settings.optimizer_implementation == "fused"
+    assert plan_for(request(workload=TRAIN), processor(budget=64 * GiB)).settings.optimizer_implementation == "forloop"
+
+
+def test_a_fused_adafactor_is_refused() -> None:
+    optimizer = {"name": Optimizer.adafactor, "implementation": OptimizerImplementation.fused}
+    with pytest.raises(RequestError, match="adafactor has none"):
+        plan_for(request(workload=TRAIN, optimizer=optimizer), card())
+
+
+@pytest.mark.parametrize(("asked", "prompt", "length"), [("auto", 7, 7), (32, 7, 32), ("auto", None, 128)])
+def test_the_prompt_sets_the_length_unless_one_was_asked_for(asked: Any, prompt: int | None, length: int) -> None:
+    config = request(workload={"name": Workload.generate, "sequence_length": asked})
+    plan = resolve(config, card(), checkpoint(), predict=linear_model(), num_layers=0, prompt_tokens=prompt)
+    assert plan.settings.sequence_length == length
+
+
+def test_every_choice_has_what_was_asked_and_a_reason() -> None:
+    plan = plan_for(request(workload=TRAIN), card(budget=64 * GiB))
+    names = [choice.name for choice in plan.choices]
+    assert names == ["precision", "activation_checkpointing", "device", "sequence_length", "optimizer_implementation"]
+    assert all(choice.asked and choice.value and choice.reason for choice in plan.choices)
