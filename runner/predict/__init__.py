@@ -3,6 +3,8 @@
 `predict` gives the footprint that a plan is made with, `trace` its course over time. Importing this imports no torch.
 """
 
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner.checkpoint import Checkpoint
@@ -14,10 +16,11 @@ from runner.predict.overhead import first_use, measure_base, of_device
 from runner.settings import Settings
 
 if TYPE_CHECKING:
-    from runner.predict.trace import Trace
+    from runner.predict.dry_run import Trace
 
 __all__ = ["Footprint", "kv_cache_bytes", "measure_base", "parameter_bytes", "predict", "trace"]
 
+_log = logging.getLogger(__name__)
 TRACED = ("forward", "generate", "train")
 GRANULARITY = {"cpu": 1, "cuda": 512}
 """What allocators round a tensor's bytes up to: CUDA's caching allocator kMinBlockSize = 512 (c10/core/
@@ -49,6 +52,7 @@ def predict(
     except RunnerError:
         raise
     except Exception as error:
+        _log.debug("the trace of %s failed", checkpoint.architecture, exc_info=True)
         why = f"{checkpoint.architecture} does not run on fake tensors ({type(error).__name__}: {_first_line(error)})"
         return _noting(estimate(checkpoint, settings, overhead=besides, why=why), notes)
     return _noting(_from_trace(traced, overhead=besides), notes)
@@ -56,10 +60,10 @@ def predict(
 
 def trace(checkpoint: Checkpoint, settings: Settings) -> "Trace":
     """Return every byte that the workload allocates over time. Raises what the model raises on fake tensors."""
-    from runner.predict.trace import trace as trace_workload
+    from runner.predict.dry_run import trace as trace_workload
 
     device = settings.device.split(":")[0]
-    return trace_workload(checkpoint, settings, granularity=GRANULARITY.get(device, 1))
+    return trace_workload(checkpoint, settings, granularity=GRANULARITY.get(device, GRANULARITY["cuda"]))
 
 
 def _from_trace(traced: "Trace", *, overhead: int) -> Footprint:
@@ -71,8 +75,6 @@ def _from_trace(traced: "Trace", *, overhead: int) -> Footprint:
 
 
 def _noting(footprint: Footprint, notes: tuple[str, ...]) -> Footprint:
-    from dataclasses import replace
-
     return replace(footprint, notes=(*footprint.notes, *notes))
 
 

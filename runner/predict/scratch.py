@@ -11,10 +11,11 @@ _aten = torch.ops.aten
 _FLASH = _aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 _KV_SPLIT = 512
-NOT_COUNTED = (
-    "scratch of oneDNN's bfloat16 products and of convolutions is not counted; a product takes at most about "
-    "1.4 MiB a thread"
+_CONVOLUTIONS = frozenset({_aten.convolution.default, _aten.convolution_backward.default})
+PRODUCTS_NOT_COUNTED = (
+    "scratch of oneDNN's bfloat16 products is not counted: at most about 1.4 MiB a thread, by the processor"
 )
+CONVOLUTIONS_NOT_COUNTED = "scratch of convolutions is not counted: about as much as their input and weights"
 
 
 def scratch(func: Any, args: tuple[Any, ...]) -> int:
@@ -24,6 +25,11 @@ def scratch(func: Any, args: tuple[Any, ...]) -> int:
     if func is _FLASH_BACKWARD:
         return _flash_backward(args[1], args[2])
     return 0
+
+
+def is_convolution(func: Any) -> bool:
+    """Whether `func` takes scratch that `scratch` does not know."""
+    return func in _CONVOLUTIONS
 
 
 def _flash(query: torch.Tensor, key: torch.Tensor) -> int:

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner.predict.ledger import Ledger
-from runner.predict.scratch import scratch
+from runner.predict.scratch import is_convolution, scratch
 
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
@@ -40,11 +40,16 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self.ledger = ledger
         self.on_cpu = on_cpu
+        self.paused = False
+        """whether new storages are left out of the book, for all of their life"""
         self.finished: Callable[[], bool] = lambda: True
         """whether generate's loop may end: the answer to its only question about values"""
         self._numbers: dict[int, int] = {}
         """address of a live storage → its number in the ledger"""
         self._watches: dict[int, Any] = {}
+        self.convolved = False
+        """whether a convolution ran"""
+        self._ignored: set[int] = set()
         self._born_forward: set[int] = set()
         self._previous: Any = None
         """the last operation"""
@@ -66,6 +71,8 @@ class Tracer(TorchDispatchMode):
         self._previous = func
         run = _grouped_product if func is _GROUPED else func
         result = run(*args, **(kwargs or {}))
+        if is_convolution(func):
+            self.convolved = True
         if isinstance(result, torch.Tensor):
             self.follow(result, sys._getframe(1))
         elif isinstance(result, (tuple, list)):
@@ -83,10 +90,13 @@ class Tracer(TorchDispatchMode):
         address = storage._cdata
         number = self._numbers.get(address)
         if number is not None:
-            if self.ledger.size(number) < storage.nbytes():
+            if number not in self._ignored and self.ledger.size(number) < storage.nbytes():
                 self.ledger.resized(number, storage.nbytes())
             return number
-        number = self.ledger.born(storage.nbytes(), _label_of(caller.f_code) if caller is not None else "workspace")
+        label = _label_of(caller.f_code) if caller is not None else "workspace"
+        number = self.ledger.born(0 if self.paused else storage.nbytes(), label)
+        if self.paused:
+            self._ignored.add(number)
         self._numbers[address] = number
         self._watches[number] = weakref.ref(storage, lambda _: self._died(address, number))
         if self.ledger.phase == "forward":
@@ -118,6 +128,7 @@ class Tracer(TorchDispatchMode):
         self.ledger.died(number)
         del self._numbers[address], self._watches[number]
         self._born_forward.discard(number)
+        self._ignored.discard(number)
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Answer for the value of a tensor where every real run gives the same answer.

@@ -8,10 +8,10 @@ import time
 from itertools import product
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from predict_makers import TINY, checkpoint, settings
-from predict_measured import measure
+from tests.predict_makers import TINY, checkpoint, settings
+from tests.predict_measured import measure
 
 GENERATES = ("qwen3", "llama", "gpt2", "t5")
 
@@ -19,7 +19,9 @@ GENERATES = ("qwen3", "llama", "gpt2", "t5")
 def cases(model_types: list[str]) -> list[tuple[str, str, str, int]]:
     """Return (model type, workload, precision, checkpointed layers)."""
     found = []
-    for model_type, workload, precision in product(model_types, ("forward", "generate", "train"), ("fp32", "bf16", "fp16")):
+    for model_type, workload, precision in product(
+        model_types, ("forward", "generate", "train"), ("fp32", "bf16", "fp16")
+    ):
         if workload == "generate" and model_type not in GENERATES:
             continue
         found += [(model_type, workload, precision, layers) for layers in ((0, 99) if workload == "train" else (0,))]
@@ -30,11 +32,13 @@ def main(model_types: list[str]) -> None:
     """Print one line per case and the largest error."""
     import torch
 
-    from runner.predict.trace import trace
+    from runner.predict import trace
 
     torch.set_num_threads(1)
     worst = 0.0
-    print(f"{'model':10} {'workload':9} {'prec':5} {'ckpt':4} {'predicted':>11} {'measured':>11} {'error':>9} {'s':>6} moment")
+    print(
+        f"{'model':10} {'workload':9} {'prec':5} {'ckpt':4} {'predicted':>11} {'measured':>11} {'error':>9} {'s':>6} moment"
+    )
     for model_type, workload, precision, layers in cases(model_types):
         values = settings(workload=workload, precision=precision, checkpointed_layers=layers)
         made = checkpoint(model_type)

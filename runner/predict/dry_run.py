@@ -9,7 +9,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from runner import steps
 from runner.checkpoint import Checkpoint
 from runner.predict.ledger import Ledger, Moment
+from runner.predict.scratch import CONVOLUTIONS_NOT_COUNTED, PRODUCTS_NOT_COUNTED
 from runner.predict.tracer import Names, Tracer, count_free_gradients
 from runner.settings import Settings
 
@@ -46,24 +47,34 @@ def trace(checkpoint: Checkpoint, settings: Settings, *, granularity: int = 1) -
     """
     ledger = Ledger(granularity=granularity)
     count_free_gradients()
+    asked, settings = settings, replace(settings, device="cpu")
     with _quiet(), FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
         model = steps.build(checkpoint, settings)
         steps.prepare(model, settings)
-        tracer = Tracer(ledger)
+        tracer = Tracer(ledger, on_cpu=asked.device == "cpu")
         tracer.mark(model.parameters(), "parameters")
         tracer.mark(model.buffers(), "buffers")
         loaded = ledger.at_peak()
-        notes: tuple[str, ...] = ()
         stack.enter_context(_followed_rng_state(tracer))
         stack.enter_context(Names(model, ledger))
         stack.enter_context(tracer)
         if settings.workload == "forward":
             _trace_forward(model, settings, tracer)
         elif settings.workload == "generate":
-            notes = _trace_generate(model, settings, tracer)
+            _trace_generate(model, settings, tracer)
         elif settings.workload == "train":
             _trace_train(model, settings, tracer)
-    return Trace(loaded=loaded, peak=ledger.at_peak(), timeline=ledger.timeline(), notes=notes)
+    return Trace(loaded=loaded, peak=ledger.at_peak(), timeline=ledger.timeline(), notes=_notes(asked, tracer))
+
+
+def _notes(settings: Settings, tracer: Tracer) -> tuple[str, ...]:
+    if settings.device != "cpu":
+        return (
+            f"traced with the CPU's operations and sizes rounded up as {settings.device}'s allocator does: attention "
+            "kernels and autocast differ there, and blocks that the allocator reserves are not counted",
+        )
+    notes = (PRODUCTS_NOT_COUNTED,) if settings.compute_dtype == "bfloat16" else ()
+    return (*notes, CONVOLUTIONS_NOT_COUNTED) if tracer.convolved else notes
 
 
 def _trace_forward(model: Any, settings: Settings, tracer: Tracer) -> None:
@@ -90,28 +101,26 @@ def _trace_train(model: Any, settings: Settings, tracer: Tracer) -> None:
         steps.train_step(model, micro_batches, optimizer, scaler, settings)
 
 
-def _trace_generate(model: Any, settings: Settings, tracer: Tracer) -> tuple[str, ...]:
+def _trace_generate(model: Any, settings: Settings, tracer: Tracer) -> None:
     """Trace the prefill, and the last decode step with the cache as long as it gets; steps between are lower."""
     inputs = steps.make_inputs(model, settings)
     calls = _Calls(model, tracer)
     with calls:
         calls.run(inputs, settings, wanted=1)
         if settings.max_new_tokens == 1:
-            return ()
+            return
         tokens = settings.max_new_tokens - 2
         if calls.grow_cache(tokens):
             last = {key: value for key, value in inputs.items() if key != "attention_mask"}
             grown = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
-            last[grown] = torch.zeros(
-                (settings.micro_batch_size, calls.prompt + tokens), dtype=torch.int64, device=settings.device
-            )
+            tracer.paused = True
+            last[grown] = torch.zeros((settings.micro_batch_size, calls.prompt + tokens), dtype=torch.int64)
             if calls.encoder_outputs is not None:
                 last["encoder_outputs"] = calls.encoder_outputs
             calls.run(last, settings, wanted=2, skip_first=True)
-            return ()
+            return
         calls.forget()
         calls.run(inputs, settings, wanted=settings.max_new_tokens)
-    return ()
 
 
 class _Calls:
@@ -146,6 +155,9 @@ class _Calls:
         """Generate until the model was called `wanted` times."""
         self._count, self._wanted, self._skip_first = 0, wanted, skip_first
         self._tracer.enter("prefill")
+        self._tracer.paused = (
+            skip_first  # what generate sets up from a long prompt, a real run sets up from a short one
+        )
         steps.generate(self._model, dict(inputs), settings)
 
     def grow_cache(self, tokens: int) -> bool:
@@ -171,6 +183,7 @@ class _Calls:
             batch, vocabulary, dtype = self._logits
             logits = torch.empty((batch, 1, vocabulary), dtype=dtype, device=self._model.device)
             cache, self._cache = self._cache, None
+            self._tracer.paused = False
             return self._output(**{"logits": logits, self._cache_name: cache})  # type: ignore[misc]
         self._tracer.enter("prefill" if first else "decode")
         output = self._original(*args, **kwargs)
