@@ -1,5 +1,6 @@
 """Checkpoints and settings for the tests and the benchmark of prediction."""
 
+from functools import cache
 from typing import Any
 
 from runner.checkpoint import Checkpoint, StoredTensor
@@ -40,6 +41,7 @@ def settings(**overrides: Any) -> Settings:
     return Settings(**(values | overrides))
 
 
+@cache
 def checkpoint(model_type: str, *, architecture: str | None = None, **config: Any) -> Checkpoint:
     """Return a tiny checkpoint of a known model type, as its header would declare it in float32."""
     import torch

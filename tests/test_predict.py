@@ -121,10 +121,10 @@ def test_sliding_layers_hold_one_token_less_than_their_window() -> None:
 
 def test_an_8b_model_is_traced_without_its_storage() -> None:
     before = measure_base()
-    values = settings(workload="train", precision="bf16", micro_batch_size=1)
+    values = settings(workload="forward", precision="bf16", micro_batch_size=1)
     footprint = predict(of_config("llama", "LlamaForCausalLM", LLAMA_8B), values, processor(), overhead=0)
-    assert footprint.parameters == 8_030_261_248 * 4
-    assert footprint.peak > 119 * GiB
+    assert footprint.parameters == 8_030_261_248 * 2
+    assert footprint.peak > 14.9 * GiB
     assert measure_base() - before < 1 * GiB
 
 
@@ -135,8 +135,10 @@ from runner.predict import predict
 from tests.makers import checkpoint, processor
 from runner.checkpoint import StoredTensor
 from runner.settings import Settings
-tensors = tuple(StoredTensor(name=n, dtype="float32", shape=(1024, 256), num_bytes=2**20, file="f", offset=0) for n in "ab")
-values = Settings(workload="load", device="cpu", precision="bf16", parameter_dtype="bfloat16", compute_dtype="bfloat16")
+shape = {"dtype": "float32", "shape": (1024, 256), "num_bytes": 2**20, "file": "f", "offset": 0}
+tensors = (StoredTensor(name="a", **shape), StoredTensor(name="b", **shape))
+dtypes = {"parameter_dtype": "bfloat16", "compute_dtype": "bfloat16"}
+values = Settings(workload="load", device="cpu", precision="bf16", **dtypes)
 found = predict(checkpoint(tensors=tensors, tied=(("a", "b"),)), values, processor(), overhead=0)
 print(found.load_peak, "torch" in sys.modules)
 """

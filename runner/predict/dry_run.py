@@ -258,15 +258,15 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            its_logging.set_verbosity_error()
+            its_logging.set_verbosity(logging.ERROR)
             fake_logger.setLevel(logging.CRITICAL)
             if original is not None:
-                import_utils.is_fake_tensor = lambda _: False  # type: ignore[attr-defined]
+                setattr(import_utils, "is_fake_tensor", lambda _: False)  # noqa: B010 - transformers 4 has none
             gc.disable()
             yield
         finally:
             if original is not None:
-                import_utils.is_fake_tensor = original  # type: ignore[attr-defined]
+                setattr(import_utils, "is_fake_tensor", original)  # noqa: B010
             its_logging.set_verbosity(verbosity)
             fake_logger.setLevel(level)
             if collects:

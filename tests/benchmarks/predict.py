@@ -37,7 +37,8 @@ def main(model_types: list[str]) -> None:
     torch.set_num_threads(1)
     worst = 0.0
     print(
-        f"{'model':10} {'workload':9} {'prec':5} {'ckpt':4} {'predicted':>11} {'measured':>11} {'error':>9} {'s':>6} moment"
+        f"{'model':10} {'workload':9} {'prec':5} {'ckpt':4} {'predicted':>11} {'measured':>11} {'error':>9} {'s':>6} "
+        "moment"
     )
     for model_type, workload, precision, layers in cases(model_types):
         values = settings(workload=workload, precision=precision, checkpointed_layers=layers)
