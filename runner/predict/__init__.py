@@ -48,7 +48,7 @@ def predict(
         why = f"workload {settings.workload} is not traced"
         return _noting(estimate(checkpoint, settings, overhead=besides, why=why), notes)
     try:
-        traced = trace(checkpoint, settings)
+        traced = trace(checkpoint, settings, capability=hardware.capability)
     except RunnerError:
         raise
     except Exception as error:
@@ -58,12 +58,16 @@ def predict(
     return _noting(_from_trace(traced, overhead=besides), notes)
 
 
-def trace(checkpoint: Checkpoint, settings: Settings) -> "Trace":
-    """Return every byte that the workload allocates over time. Raises what the model raises on fake tensors."""
+def trace(checkpoint: Checkpoint, settings: Settings, *, capability: tuple[int, int] | None = None) -> "Trace":
+    """Return every byte that the workload allocates over time. Raises what the model raises on fake tensors.
+
+    `capability` is the CUDA card's, which decides between attention kernels; None is taken for Ampere's.
+    """
     from runner.predict.dry_run import trace as trace_workload
 
     device = settings.device.split(":")[0]
-    return trace_workload(checkpoint, settings, granularity=GRANULARITY.get(device, GRANULARITY["cuda"]))
+    granularity = GRANULARITY.get(device, GRANULARITY["cuda"])
+    return trace_workload(checkpoint, settings, granularity=granularity, capability=capability)
 
 
 def _from_trace(traced: "Trace", *, overhead: int) -> Footprint:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from runner import steps
 from runner.checkpoint import Checkpoint
+from runner.predict.cuda import AsOnCuda
 from runner.predict.ledger import Ledger, Moment
 from runner.predict.scratch import CONVOLUTIONS_NOT_COUNTED, PRODUCTS_NOT_COUNTED
 from runner.predict.tracer import Names, Tracer, count_free_gradients
@@ -38,12 +39,14 @@ class Trace:
     notes: tuple[str, ...] = ()
 
 
-def trace(checkpoint: Checkpoint, settings: Settings, *, granularity: int = 1) -> Trace:
+def trace(
+    checkpoint: Checkpoint, settings: Settings, *, granularity: int = 1, capability: tuple[int, int] | None = None
+) -> Trace:
     """Return what the workload of `settings` allocates. No tensor of it takes storage.
 
-    `granularity` is what the device's allocator rounds sizes up to. The workload is load, forward, generate or
-    train. Raises what the model raises when it cannot run on fake tensors, such as ValueRead or torch's
-    DynamicOutputShapeException.
+    `granularity` is what the device's allocator rounds sizes up to, `capability` a CUDA card's. The workload is load,
+    forward, generate or train. Raises what the model raises when it cannot run on fake tensors, such as ValueRead or
+    torch's DynamicOutputShapeException.
     """
     ledger = Ledger(granularity=granularity)
     count_free_gradients()
@@ -58,6 +61,8 @@ def trace(checkpoint: Checkpoint, settings: Settings, *, granularity: int = 1) -
         stack.enter_context(_followed_rng_state(tracer))
         stack.enter_context(Names(model, ledger))
         stack.enter_context(tracer)
+        if asked.device.startswith("cuda"):
+            stack.enter_context(AsOnCuda(capability))
         if settings.workload == "forward":
             _trace_forward(model, settings, tracer)
         elif settings.workload == "generate":
@@ -68,11 +73,13 @@ def trace(checkpoint: Checkpoint, settings: Settings, *, granularity: int = 1) -
 
 
 def _notes(settings: Settings, tracer: Tracer) -> tuple[str, ...]:
-    if settings.device != "cpu":
+    if settings.device.startswith("cuda"):
         return (
-            f"traced with the CPU's operations and sizes rounded up as {settings.device}'s allocator does: attention "
-            "kernels and autocast differ there, and blocks that the allocator reserves are not counted",
+            "traced on fake CPU tensors with CUDA's attention kernels, autocast and dropout and sizes rounded up to "
+            "512 bytes, not compared with a card yet; blocks that the allocator reserves beyond them are not counted",
         )
+    if settings.device != "cpu":
+        return (f"traced with the CPU's operations; kernels of {settings.device} may take more or less",)
     notes = (PRODUCTS_NOT_COUNTED,) if settings.compute_dtype == "bfloat16" else ()
     return (*notes, CONVOLUTIONS_NOT_COUNTED) if tracer.convolved else notes
 

@@ -25,7 +25,7 @@ def measure_base() -> int:
         for line in status.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * KiB
-    import psutil
+    import psutil  # type: ignore[import-untyped,unused-ignore]
 
     return int(psutil.Process().memory_info().rss)
 

@@ -22,14 +22,14 @@ from runner.predict.scratch import is_convolution, scratch
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
 _ITEM = _aten._local_scalar_dense.default
-_GROUPED = getattr(_aten._grouped_mm, "default", None) if hasattr(_aten, "_grouped_mm") else None
+_GROUPED: Any = _aten._grouped_mm.default if hasattr(_aten, "_grouped_mm") else None
 
 
 class ValueRead(Exception):
     """The workload asked for the value of a tensor, which a trace cannot know."""
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Books the life of every untyped storage that operations make.
 
     Enter it inside a fake-tensor mode. The order of events is that of the real run, so the largest sum of live
@@ -37,7 +37,7 @@ class Tracer(TorchDispatchMode):
     """
 
     def __init__(self, ledger: Ledger, *, on_cpu: bool = True) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self.on_cpu = on_cpu
         self.paused = False
@@ -93,7 +93,7 @@ class Tracer(TorchDispatchMode):
             if number not in self._ignored and self.ledger.size(number) < storage.nbytes():
                 self.ledger.resized(number, storage.nbytes())
             return number
-        label = _label_of(caller.f_code) if caller is not None else "workspace"
+        label = "workspace" if caller is None else _label_of(_asking(caller).f_code)
         number = self.ledger.born(0 if self.paused else storage.nbytes(), label)
         if self.paused:
             self._ignored.add(number)
@@ -139,14 +139,22 @@ class Tracer(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         except DataDependentOutputException:
             pass
-        frame: Any = sys._getframe(2)
-        while "/torch/_tensor.py" in frame.f_code.co_filename:
-            frame = frame.f_back
+        frame = _asking(sys._getframe(2))
         answer = _known_answer(frame, asked_for_all=self._previous in _ALL, finished=self.finished)
         if answer is None:
             where = frame.f_code
             raise ValueRead(f"{where.co_name} in {where.co_filename.rsplit('/', 1)[-1]} reads the value of a tensor")
         return answer
+
+
+_PASSED_ON = ("torch/_tensor.py", "torch/overrides.py", "runner/predict/cuda.py")
+
+
+def _asking(frame: Any) -> Any:
+    """Return the frame of the code that wants an operation, past those that only pass it on."""
+    while frame.f_back is not None and frame.f_code.co_filename.endswith(_PASSED_ON):
+        frame = frame.f_back
+    return frame
 
 
 _ALL = frozenset({_aten.all.default, _aten.all.dim})
@@ -211,7 +219,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return torch._prims_common.is_non_overlapping_and_dense_or_false(tensor)
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the reference counts of two gradients that only the engine holds."""
 
     seen: tuple[int, int] | None = None
@@ -233,7 +241,7 @@ def count_free_gradients() -> tuple[int, int]:
     They depend on how torch wraps a tensor for Python, so they are found by a sum whose gradients are known to be free.
     Call it once before a mode is on.
     """
-    counter = _Counter()
+    counter = _Counter()  # type: ignore[no-untyped-call]
     with FakeTensorMode(), torch.enable_grad():
         leaf = torch.empty(2, 2, requires_grad=True)
         middle = leaf * 2
