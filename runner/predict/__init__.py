@@ -1,1 +1,86 @@
-"""Predict the bytes that a run will need, before anything is loaded."""
+"""Predict the bytes that a run will need, before anything is loaded.
+
+`predict` gives the footprint that a plan is made with, `trace` its course over time. Importing this imports no torch.
+"""
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from runner.checkpoint import Checkpoint
+from runner.errors import RunnerError
+from runner.hardware import Hardware
+from runner.predict.footprint import Footprint
+from runner.predict.headers import estimate, kv_cache_bytes, load_footprint, parameter_bytes
+from runner.predict.overhead import first_use, measure_base, of_device
+from runner.settings import Settings
+
+if TYPE_CHECKING:
+    from runner.predict.dry_run import Trace
+
+__all__ = ["Footprint", "kv_cache_bytes", "measure_base", "parameter_bytes", "predict", "trace"]
+
+_log = logging.getLogger(__name__)
+TRACED = ("forward", "generate", "train")
+GRANULARITY = {"cpu": 1, "cuda": 512}
+"""What allocators round a tensor's bytes up to: CUDA's caching allocator kMinBlockSize = 512 (c10/core/
+CachingDeviceAllocator.h); the CPU's asks malloc for what is needed."""
+
+
+def predict(
+    checkpoint: Checkpoint, settings: Settings, hardware: Hardware, *, overhead: int | None = None
+) -> Footprint:
+    """Return the bytes that the workload of `settings` needs at its highest moment, and what they are.
+
+    `load` is answered from headers alone, without torch. Other workloads run on fake tensors: exact for tensors on the
+    CPU. Where a model cannot be traced, formulas answer and `method` says why.
+
+    `overhead` is what the process takes besides tensors before the model is loaded: on the CPU what `measure_base`
+    says; None is a constant on an accelerator and not counted on the CPU, which a note says.
+
+    Raises RequestError or CheckpointError when the run itself would.
+    """
+    besides, notes = of_device(hardware) if overhead is None else (overhead, ())
+    if settings.workload == "load":
+        return _noting(load_footprint(checkpoint, settings, overhead=besides), notes)
+    besides += first_use(settings, hardware)
+    if settings.workload not in TRACED:
+        why = f"workload {settings.workload} is not traced"
+        return _noting(estimate(checkpoint, settings, overhead=besides, why=why), notes)
+    try:
+        traced = trace(checkpoint, settings, capability=hardware.capability)
+    except RunnerError:
+        raise
+    except Exception as error:
+        _log.debug("the trace of %s failed", checkpoint.architecture, exc_info=True)
+        why = f"{checkpoint.architecture} does not run on fake tensors ({type(error).__name__}: {_first_line(error)})"
+        return _noting(estimate(checkpoint, settings, overhead=besides, why=why), notes)
+    return _noting(_from_trace(traced, overhead=besides), notes)
+
+
+def trace(checkpoint: Checkpoint, settings: Settings, *, capability: tuple[int, int] | None = None) -> "Trace":
+    """Return every byte that the workload allocates over time. Raises what the model raises on fake tensors.
+
+    `capability` is the CUDA card's, which decides between attention kernels; None is taken for Ampere's.
+    """
+    from runner.predict.dry_run import trace as trace_workload
+
+    device = settings.device.split(":")[0]
+    granularity = GRANULARITY.get(device, GRANULARITY["cuda"])
+    return trace_workload(checkpoint, settings, granularity=granularity, capability=capability)
+
+
+def _from_trace(traced: "Trace", *, overhead: int) -> Footprint:
+    peak = traced.peak
+    return Footprint(
+        **peak.by_category, overhead=overhead, peak=peak.total + overhead, load_peak=traced.loaded.total,
+        work_peak=peak.total, moment=peak.phase, method="traced", notes=traced.notes,
+    )  # fmt: skip
+
+
+def _noting(footprint: Footprint, notes: tuple[str, ...]) -> Footprint:
+    return replace(footprint, notes=(*footprint.notes, *notes))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

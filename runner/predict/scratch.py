@@ -1,0 +1,55 @@
+"""What CPU kernels allocate besides their outputs, for the kernels where it can show in a peak.
+
+This module imports torch; import it inside functions.
+"""
+
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu.default
+_FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+_KV_SPLIT = 512
+_CONVOLUTIONS = frozenset({_aten.convolution.default, _aten.convolution_backward.default})
+PRODUCTS_NOT_COUNTED = (
+    "scratch of oneDNN's bfloat16 products is not counted: at most about 1.4 MiB a thread, by the processor"
+)
+CONVOLUTIONS_NOT_COUNTED = "scratch of convolutions is not counted: about as much as their input and weights"
+
+
+def scratch(func: Any, args: tuple[Any, ...]) -> int:
+    """Return the bytes that the kernel of `func` takes and gives back while it runs; 0 where none are known."""
+    if func is _FLASH:
+        return _flash(args[0], args[1])
+    if func is _FLASH_BACKWARD:
+        return _flash_backward(args[1], args[2])
+    return 0
+
+
+def is_convolution(func: Any) -> bool:
+    """Whether `func` takes scratch that `scratch` does not know."""
+    return func in _CONVOLUTIONS
+
+
+def _flash(query: torch.Tensor, key: torch.Tensor) -> int:
+    """Scores, two rows of sums and an output block a thread in float32, and the scores again in a half dtype.
+
+    cpu_flash_attention in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp; query is (B, heads, S, head_dim).
+    """
+    rows, columns = _blocks(query, key)
+    reduced = 2 * rows * columns if query.element_size() == 2 else 0
+    return torch.get_num_threads() * (4 * (rows * columns + 2 * rows + rows * query.shape[-1]) + reduced)
+
+
+def _flash_backward(query: torch.Tensor, key: torch.Tensor) -> int:
+    """Scores and their gradient, a row of sums, and both blocks again in a half dtype (same file)."""
+    rows, columns = _blocks(query, key)
+    reduced = 2 * 2 * rows * columns if query.element_size() == 2 else 0
+    return torch.get_num_threads() * (4 * (2 * rows * columns + rows) + reduced)
+
+
+def _blocks(query: torch.Tensor, key: torch.Tensor) -> tuple[int, int]:
+    length = query.shape[2]
+    rows = 256 if length >= 768 else 64 if length >= 192 else 32
+    return min(rows, length), min(_KV_SPLIT, key.shape[2])

@@ -1,0 +1,239 @@
+import subprocess
+import sys
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from runner.checkpoint import Checkpoint
+from runner.errors import RequestError
+from runner.predict import Footprint, kv_cache_bytes, measure_base, parameter_bytes, predict, trace
+from runner.predict.ledger import CATEGORIES, Ledger
+from runner.units import GiB, KiB, MiB
+from tests.makers import card, processor
+from tests.predict_makers import checkpoint, settings
+from tests.predict_measured import measure
+
+LLAMA_8B = {
+    "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192,
+}  # fmt: skip
+VITS = {"vocab_size": 38, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 64}
+
+
+def parts(footprint: Footprint) -> dict[str, int]:
+    return {name: getattr(footprint, name) for name in CATEGORIES}
+
+
+def of_config(model_type: str, architecture: str, config: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(
+        source="random", id=None, revision=None, path=None, architecture=architecture, model_type=model_type,
+        config=config, tensors=(),
+    )  # fmt: skip
+
+
+CASES = [
+    ("qwen3", {"workload": "forward"}),
+    ("qwen3", {"workload": "generate", "precision": "fp16", "temperature": 0.7}),
+    ("llama", {"workload": "generate", "sequence_length": 3, "max_new_tokens": 40}),
+    ("qwen3", {"workload": "train"}),
+    ("qwen3", {"workload": "train", "precision": "fp16", "checkpointed_layers": 3}),
+    ("llama", {"workload": "train", "grad_accum_steps": 2, "optimizer_implementation": "foreach"}),
+    ("gpt2", {"workload": "train", "optimizer": "adafactor", "sequence_length": 96}),
+    ("bert", {"workload": "train", "optimizer": "sgd", "checkpointed_layers": 2}),
+    ("t5", {"workload": "generate"}),
+    ("vit", {"workload": "train"}),
+    ("llama", {"workload": "train", "optimizer_implementation": "fused"}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "overrides"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+def test_prediction_is_what_the_profiler_counts_on_real_tensors(model_type: str, overrides: dict[str, Any]) -> None:
+    made, values = checkpoint(model_type), settings(**overrides)
+    predicted, measured = trace(made, values).peak.total, measure(made, values)
+    assert predicted == pytest.approx(measured, rel=5e-4)
+
+
+def test_bf16_is_off_by_no_more_than_the_scratch_that_the_note_names() -> None:
+    made, values = checkpoint("qwen3"), settings(precision="bf16")
+    missing = measure(made, values) - trace(made, values).peak.total
+    assert 0 <= missing <= 1.4 * MiB
+    assert any("oneDNN" in note for note in predict(made, values, processor()).notes)
+
+
+@pytest.mark.parametrize("workload", ["load", "forward", "generate", "train"])
+@pytest.mark.parametrize("machine", [processor(), card()], ids=["cpu", "cuda"])
+def test_parts_add_up_to_the_peak(workload: str, machine: Any) -> None:
+    values = settings(workload=workload, device=machine.device)
+    footprint = predict(checkpoint("qwen3"), values, machine, overhead=7 * MiB)
+    assert sum(parts(footprint).values()) + footprint.overhead == footprint.peak
+    assert footprint.peak >= footprint.load_peak + footprint.overhead
+    assert footprint.work_peak == footprint.peak - footprint.overhead
+
+
+def test_training_keeps_gradients_and_two_adamw_states_as_large_as_the_parameters() -> None:
+    values = settings(workload="train", sequence_length=1, optimizer_implementation="foreach")
+    footprint = predict(checkpoint("llama"), values, processor(), overhead=0)
+    assert footprint.gradients == pytest.approx(footprint.parameters, rel=0.01)
+    assert footprint.optimizer_state == pytest.approx(2 * footprint.parameters, rel=0.01)
+    assert footprint.method == "traced"
+
+
+@pytest.mark.parametrize(("implementation", "times"), [("foreach", 5), ("fused", 4)])
+def test_the_optimizer_step_takes_five_times_the_parameters_with_foreach_and_four_when_fused(
+    implementation: str, times: int
+) -> None:
+    values = settings(workload="train", optimizer_implementation=implementation, micro_batch_size=1, sequence_length=1)
+    footprint = predict(checkpoint("llama"), values, processor(), overhead=0)
+    assert footprint.work_peak == pytest.approx(times * footprint.parameters, rel=0.02)
+
+
+def test_checkpointing_moves_activations_out_of_the_peak() -> None:
+    values = settings(workload="train", sequence_length=128)
+    off = predict(checkpoint("qwen3"), values, processor(), overhead=0)
+    on = predict(checkpoint("qwen3"), replace(values, checkpointed_layers=3), processor(), overhead=0)
+    assert on.activations < 0.7 * off.activations
+
+
+def test_generate_has_the_formula_s_kv_cache_at_a_decode_peak() -> None:
+    values = settings(workload="generate", sequence_length=2, max_new_tokens=100)
+    made = checkpoint("llama")
+    footprint = predict(made, values, processor(), overhead=0)
+    per_layer = kv_cache_bytes(made.config, values) // 3
+    assert footprint.moment == "decode"
+    assert kv_cache_bytes(made.config, values) <= footprint.kv_cache <= kv_cache_bytes(made.config, values) + per_layer
+
+
+def test_32_layers_of_8_kv_heads_of_128_take_128_kib_a_token_in_bf16() -> None:
+    values = settings(
+        precision="bf16", workload="generate", micro_batch_size=1, sequence_length=1000, max_new_tokens=25
+    )
+    assert kv_cache_bytes(LLAMA_8B, values) == 1024 * 128 * KiB
+
+
+def test_sliding_layers_hold_one_token_less_than_their_window() -> None:
+    config = LLAMA_8B | {"sliding_window": 512, "layer_types": ["sliding_attention"] * 31 + ["full_attention"]}
+    values = settings(
+        precision="bf16", workload="generate", micro_batch_size=1, sequence_length=1000, max_new_tokens=25
+    )
+    assert kv_cache_bytes(config, values) == (31 * 511 + 1024) * 4 * KiB
+
+
+def test_an_8b_model_is_traced_without_its_storage() -> None:
+    before = measure_base()
+    values = settings(workload="forward", precision="bf16", micro_batch_size=1)
+    footprint = predict(of_config("llama", "LlamaForCausalLM", LLAMA_8B), values, processor(), overhead=0)
+    assert footprint.parameters == 8_030_261_248 * 2
+    assert footprint.peak > 14.9 * GiB
+    assert measure_base() - before < 1 * GiB
+
+
+def test_loading_is_answered_from_headers_without_torch() -> None:
+    code = """
+import sys
+from runner.predict import predict
+from tests.makers import checkpoint, processor
+from runner.checkpoint import StoredTensor
+from runner.settings import Settings
+shape = {"dtype": "float32", "shape": (1024, 256), "num_bytes": 2**20, "file": "f", "offset": 0}
+tensors = (StoredTensor(name="a", **shape), StoredTensor(name="b", **shape))
+dtypes = {"parameter_dtype": "bfloat16", "compute_dtype": "bfloat16"}
+values = Settings(workload="load", device="cpu", precision="bf16", **dtypes)
+found = predict(checkpoint(tensors=tensors, tied=(("a", "b"),)), values, processor(), overhead=0)
+print(found.load_peak, "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(512 * KiB), "False"]
+
+
+def test_quantized_and_integer_tensors_keep_their_stored_size() -> None:
+    made = checkpoint("llama")
+    assert parameter_bytes(made, settings(precision="bf16")) * 2 == made.num_bytes
+    assert parameter_bytes(replace(made, quantization="gptq"), settings(precision="bf16")) == made.num_bytes
+
+
+def test_headers_and_trace_agree_on_the_loaded_parameters() -> None:
+    made, values = checkpoint("qwen3"), settings(precision="bf16")
+    assert trace(made, values).loaded.by_category["parameters"] == parameter_bytes(made, values)
+
+
+def test_a_model_whose_shapes_depend_on_data_is_estimated_and_says_so() -> None:
+    made = checkpoint("vits", architecture="VitsModel", **VITS)
+    footprint = predict(made, settings(), processor(), overhead=0)
+    assert footprint.method.startswith("estimated: VitsModel does not run on fake tensors (DynamicOutputShapeException")
+    assert footprint.parameters == parameter_bytes(made, settings())
+    assert sum(parts(footprint).values()) + footprint.overhead == footprint.peak
+
+
+@pytest.mark.parametrize("workload", ["forward", "generate", "train"])
+def test_an_estimate_is_of_the_size_of_the_trace(workload: str) -> None:
+    from runner.predict.headers import estimate
+
+    made = checkpoint("llama", hidden_size=256, intermediate_size=1024, vocab_size=4096)
+    values = settings(workload=workload, sequence_length=128)
+    rough = estimate(made, values, overhead=0, why="for a test")
+    assert rough.work_peak == pytest.approx(trace(made, values).peak.total, rel=0.3)
+
+
+def test_what_the_run_would_refuse_is_refused_here_too() -> None:
+    with pytest.raises(RequestError, match="NoSuchModel"):
+        predict(replace(checkpoint("llama"), architecture="NoSuchModel"), settings(), processor())
+
+
+def test_overhead_of_a_cuda_device_is_a_constant_that_a_note_names() -> None:
+    footprint = predict(checkpoint("llama"), settings(device="cuda:0"), card())
+    assert footprint.overhead > 500 * MiB
+    assert any("CUDA context" in note for note in footprint.notes)
+    hopper = predict(checkpoint("llama"), settings(device="cuda:0"), card(capability=(9, 0)))
+    assert hopper.overhead - footprint.overhead == 32 * MiB - 8320 * KiB
+
+
+def test_unknown_overhead_of_a_cpu_is_noted() -> None:
+    assert any("not counted" in note for note in predict(checkpoint("llama"), settings(), processor()).notes)
+
+
+def test_timeline_names_phases_and_modules_and_contains_the_peak() -> None:
+    traced = trace(checkpoint("qwen3"), settings(workload="train"))
+    phases = [moment.phase for moment in traced.timeline]
+    assert [phase for phase in dict.fromkeys(phases)] == ["load", "forward", "backward", "optimizer_step"]
+    assert max(moment.total for moment in traced.timeline) == traced.peak.total
+    assert all(sum(moment.by_category.values()) == moment.total for moment in traced.timeline)
+    assert any(moment.module == "model.layers.1.mlp.down_proj" for moment in traced.timeline)
+
+
+def test_tracing_leaves_torch_and_transformers_as_they_were() -> None:
+    import torch
+    from transformers.utils import import_utils
+
+    before = (torch.get_rng_state, getattr(import_utils, "is_fake_tensor", None))
+    trace(checkpoint("qwen3"), settings(workload="train", checkpointed_layers=3))
+    assert (torch.get_rng_state, getattr(import_utils, "is_fake_tensor", None)) == before
+
+
+def test_ledger_takes_the_peak_of_the_sum_and_the_labels_of_the_end() -> None:
+    ledger = Ledger()
+    weight = ledger.born(100, "parameters")
+    ledger.phase = "forward"
+    kept, passing = ledger.born(30), ledger.born(20)
+    ledger.died(passing)
+    ledger.relabel(kept, "activations")
+    ledger.died(kept)
+    ledger.resized(weight, 120)
+    peak = ledger.at_peak()
+    assert (peak.total, peak.phase, ledger.total) == (150, "forward", 120)
+    assert {name: size for name, size in peak.by_category.items() if size} == {
+        "parameters": 100, "activations": 30, "workspace": 20,
+    }  # fmt: skip
+
+
+def test_ledger_rounds_up_to_the_allocator_s_blocks() -> None:
+    ledger = Ledger(granularity=512)
+    number = ledger.born(1)
+    ledger.born(512)
+    assert ledger.total == 1024
+    ledger.resized(number, 513)
+    assert ledger.total == 1536
+
+
+def test_footprint_has_a_field_for_every_category() -> None:
+    assert set(CATEGORIES) <= {field.name for field in fields(Footprint)}
