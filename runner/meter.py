@@ -2,9 +2,10 @@
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,17 @@ class Measurement:
 class Meter:
     """Measures the phases of one process on one device.
 
-    `exact` counts live CPU tensors with torch's profiler, which sees every allocation and slows them down.
+    `exact` counts live CPU tensors with torch's profiler, which sees every allocation and slows them down. Its
+    figures are there when `finish` is called: the profiler tells what it saw when it stops.
     """
 
     def __init__(self, device: str, *, exact: bool = False) -> None:
         self._device = device
         self._on_host = device.startswith("cpu")
-        self._exact = exact and self._on_host
-        self._allocated = 0
         self._base = resident_bytes()
         self._notes: list[str] = []
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._ledger = _AllocationLedger() if exact and self._on_host else None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -60,34 +62,37 @@ class Meter:
     def phase(self, name: str) -> Iterator[Measurement]:
         """Measure what happens inside; the result stands in `stats` afterwards, also after an error."""
         measurement = Measurement()
-        ledger = _AllocationLedger(self._allocated) if self._exact else None
         if not self._on_host:
             _synchronize()
             _device_memory().reset_peak_memory_stats(self._device)
         with _PeakResident() as peak:
-            if ledger is not None:
-                ledger.start()
+            began = time.time_ns()
             try:
                 yield measurement
             finally:
                 if not self._on_host:
                     _synchronize()
-                if ledger is not None:
-                    self._allocated = ledger.stop()
+                self._spans[name] = (began, time.time_ns())
                 self._notes += peak.notes
-                measurement.stats = self._stats(peak.read(), ledger)
+                measurement.stats = self._stats(peak.read())
+
+    def finish(self, memory: Mapping[str, MemoryStats]) -> dict[str, MemoryStats]:
+        """Return the phases' statistics with the exact counts of live tensors, where those were asked for."""
+        if self._ledger is None:
+            return dict(memory)
+        changes = self._ledger.stop()
+        self._ledger = None
+        return {name: replace(stats, **_live(changes, *self._spans[name])) for name, stats in memory.items()}
 
     def now(self) -> MemoryStats:
         """Return what the process takes now, and took at most since it began."""
-        return self._stats(_high_water(), None)
+        return self._stats(_high_water())
 
-    def _stats(self, peak_resident: int | None, ledger: "_AllocationLedger | None") -> MemoryStats:
+    def _stats(self, peak_resident: int | None) -> MemoryStats:
         resident = resident_bytes()
         values: dict[str, int | None] = {"resident": resident, "resident_base": self._base}
         if peak_resident is not None and resident is not None:
             values["peak_resident"] = max(peak_resident, resident)
-        if ledger is not None:
-            values |= {"allocated": ledger.allocated, "peak_allocated": ledger.peak}
         if not self._on_host:
             memory = _device_memory()
             values |= {
@@ -118,36 +123,52 @@ class Meter:
 
 
 class _AllocationLedger:
-    """Follows the CPU allocator's total through torch's profiler.
+    """Follows the CPU allocator through torch's profiler.
 
-    The profiler reports each allocation and release with the total after it, counted from when it was first
-    enabled in the process; `before` is the total when the last ledger stopped. The events of a phase stay in
-    memory until it ends: about 100 bytes each.
+    It is started once and stopped once: a release is only reported of what was allocated while it ran. The events
+    stay in memory until then, some hundred bytes for each operation. Only this thread is seen (with
+    profile_all_threads torch 2.13 reports no memory at all), so transformers is told to load in it.
     """
 
-    def __init__(self, before: int) -> None:
-        self._before = before
-        self.allocated = self.peak = before
-        self._profiler: Any = None
-
-    def start(self) -> None:
-        """Begin to follow."""
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it announces itself on stderr
+    def __init__(self) -> None:
         import torch
 
-        self._profiler = torch.autograd.profiler.profile(profile_memory=True, use_kineto=True)
-        self._profiler.__enter__()
+        os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
+        self._profiler: Any = torch.autograd.profiler.profile(profile_memory=True, use_kineto=True)
+        with _quiet_stderr():
+            self._profiler.__enter__()
 
-    def stop(self) -> int:
-        """End, work out the live bytes at each event, and return those at the end."""
-        self._profiler.__exit__(None, None, None)
+    def stop(self) -> list[tuple[int, int]]:
+        """Return (time in ns, bytes allocated, or released if negative) of every change, in order."""
+        with _quiet_stderr():
+            self._profiler.__exit__(None, None, None)
         events = self._profiler.kineto_results.events()
-        changes = sorted((e.start_ns(), index, e.nbytes()) for index, e in enumerate(events) if e.name() == "[memory]")
-        for _, _, change in changes:
-            self.allocated += change
-            self.peak = max(self.peak, self.allocated)
-        self._profiler = None
-        return self.allocated
+        return sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Keep what the profiler's C++ says on its start and end off the terminal."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _live(changes: Sequence[tuple[int, int]], began: int, ended: int) -> dict[str, int]:
+    """Return the live bytes at the end of a span of time, and the most within it."""
+    live = peak = 0
+    for when, change in changes:
+        if when > ended:
+            break
+        live += change
+        peak = max(peak, live) if when >= began else live
+    return {"allocated": live, "peak_allocated": max(peak, live)}
 
 
 class _PeakResident:

@@ -12,7 +12,7 @@ from typing import Any
 from runner import checkpoint as checkpoints
 from runner import embedded, hardware, worker
 from runner.checkpoint import Checkpoint
-from runner.config import AUTO, Checkpointing, Precision, RunConfig, Source, Workload
+from runner.config import Checkpointing, Precision, RunConfig, Source, Workload
 from runner.context import RunContext
 from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
 from runner.hardware import Hardware
@@ -25,9 +25,7 @@ from runner.record import (
     RECORD,
     Record,
     environment,
-    measured_peak,
     new_run_id,
-    prediction_error,
     reproduce_command,
     write_plan,
     write_record,
@@ -99,7 +97,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
         on_message=recorder.message(narrator), phase="load", preload=_modeling_module(present),
     )  # fmt: skip
     recorder.finish(worked)
-    narrator.outcome(worked, plan, recorder.record)
+    narrator.outcome(worked.outcome, plan, recorder.record)
 
 
 def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, recorder: "Recorder") -> Plan:

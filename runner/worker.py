@@ -134,6 +134,7 @@ def work(
         if is_out_of_memory(error):
             raise _out_of_memory(error, phase, plan) from error
         raise
+    memory = meter.finish(memory)
     return Worked(outcome=outcome, memory=memory, timing=watch.seconds, notes=(*notes, *loaded.notes, *meter.notes))
 
 

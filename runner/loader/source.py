@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -157,7 +158,7 @@ def open_sources(
 def _scratch_block() -> Tensor:
     """Return this thread's block of BLOCK bytes; one for all tensors, so that the heap does not fragment."""
     if not hasattr(_scratch, "block"):
-        _scratch.block = torch.empty(BLOCK, dtype=torch.uint8)
+        _scratch.block = torch.from_numpy(np.empty(BLOCK, dtype=np.uint8))
     block: Tensor = _scratch.block
     return block
 

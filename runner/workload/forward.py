@@ -41,7 +41,7 @@ def forward(job: Job) -> Outcome:
             details["negative_log_likelihood"] = _negative_log_likelihood(logits, tokens)
         files.append(save_probe({"logits": _probe_rows(logits[0])}, job.folder))
     elif (hidden := named.get("last_hidden_state")) is not None and hidden.dim() == 3:
-        embedding = hidden.float().mean(dim=1)
+        embedding = hidden.mean(dim=1, dtype=torch.float32)
         details["embedding_norm"] = float(embedding.norm(dim=-1).mean())
         files.append(save_probe({"embedding": embedding}, job.folder))
     num_tokens = None if tokens is None else tokens.numel()

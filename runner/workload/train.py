@@ -115,9 +115,11 @@ def _watched(model: Any, num_layers: int, witness: Witness) -> Iterator[None]:
 
     Parts are watched, not the layers: transformers 5 recomputes a layer's forward, inside of its hooks.
     """
+    import torch
+
     from runner import steps
 
-    handles = []
+    handles: list[Any] = []
 
     def gradient(parameter: Any) -> None:
         if not witness.gradient_seen and parameter.grad is not None:
@@ -129,8 +131,8 @@ def _watched(model: Any, num_layers: int, witness: Witness) -> Iterator[None]:
     for layer in steps.layers(model)[:num_layers]:
         counts: dict[int, int] = {}
         witness.calls.append(counts)
-        for index, part in enumerate(layer.children()):
-            handles.append(part.register_forward_pre_hook(_counter(counts, index)))
+        parts = [part for part in layer.modules() if part is not layer and not isinstance(part, torch.nn.ModuleList)]
+        handles += [part.register_forward_pre_hook(_counter(counts, index)) for index, part in enumerate(parts)]
     try:
         yield
     finally:
