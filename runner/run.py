@@ -17,6 +17,7 @@ from runner.context import RunContext
 from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
 from runner.hardware import Hardware
 from runner.isolate import Message, run_isolated
+from runner.logs import terminal_bar
 from runner.meter import MemoryStats
 from runner.narrate import Narrator
 from runner.predict import predict
@@ -67,7 +68,7 @@ def run(config: RunConfig, context: RunContext) -> int:
 def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> None:
     machine = hardware.describe(config.hardware, limit=config.memory.limit_bytes, environment=os.environ)
     recorder.write("detect", hardware=machine)
-    narrator = Narrator(log)
+    narrator = Narrator(log, bar=terminal_bar())
     narrator.hardware(machine)
     if machine.is_profile and config.workload.name is not Workload.plan:
         raise RequestError(
