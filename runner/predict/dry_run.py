@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from runner import steps
 from runner.checkpoint import Checkpoint
-from runner.predict.cuda import AsOnCuda
+from runner.predict.cuda import as_on_cuda
 from runner.predict.ledger import Ledger, Moment
 from runner.predict.scratch import CONVOLUTIONS_NOT_COUNTED, PRODUCTS_NOT_COUNTED
 from runner.predict.tracer import Names, Tracer, count_free_gradients
@@ -58,7 +58,7 @@ def trace(
         stack.enter_context(_followed_rng_state(tracer))
         stack.enter_context(Names(model, ledger))
         if asked.device.startswith("cuda"):
-            stack.enter_context(AsOnCuda(capability))
+            stack.enter_context(as_on_cuda(capability))
         if settings.workload == "forward":
             _trace_forward(model, settings, tracer)
         elif settings.workload == "generate":

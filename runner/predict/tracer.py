@@ -147,7 +147,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return answer
 
 
-_PASSED_ON = ("torch/_tensor.py", "torch/overrides.py", "runner/predict/cuda.py")
+_PASSED_ON = ("torch/_tensor.py", "runner/predict/cuda.py")
 
 
 def _asking(frame: Any) -> Any:
