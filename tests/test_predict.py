@@ -164,6 +164,7 @@ def test_headers_and_trace_agree_on_the_loaded_parameters() -> None:
     assert trace(made, values).loaded.by_category["parameters"] == parameter_bytes(made, values)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_model_whose_shapes_depend_on_data_is_estimated_and_says_so() -> None:
     made = checkpoint("vits", architecture="VitsModel", **VITS)
     footprint = predict(made, settings(), processor(), overhead=0)
