@@ -86,7 +86,7 @@ def load(model: str | Path = "embedded", **options: Any) -> "Iterator[Loaded]":
         raise RequestError(f"{machine.name} is not here, so nothing can be loaded on it; runner.plan() can plan for it")
     if not made.fits and not made.forced:
         raise refusal(made, machine)
-    present = checkpoints.materialize(found, config.model, environment=os.environ, seed=config.seed)
+    present = checkpoints.materialize(found, config.model, environment=os.environ)
     meter = Meter(machine.device)
     try:
         with meter.phase("load") as measured:

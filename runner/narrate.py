@@ -10,7 +10,7 @@ from runner.checkpoint import Checkpoint
 from runner.hardware import Hardware
 from runner.meter import MemoryStats
 from runner.predict.footprint import Footprint
-from runner.record import Record, measured_peak, prediction_error
+from runner.record import Record, measured_peak, predicted_peak, prediction_error
 from runner.resolve import Plan
 from runner.units import format_count, format_seconds, format_size
 
@@ -125,9 +125,9 @@ class Narrator:
         errors = prediction_error(record)
         for phase in ("load", "work"):
             error = errors[phase]
-            measured, basis = measured_peak(record.memory.get(phase))
+            measured, basis = measured_peak(record.memory.get(phase), plan)
             if isinstance(error, float):
-                predicted = plan.footprint.load_peak if phase == "load" else plan.footprint.work_peak
+                predicted = predicted_peak(plan, phase, basis)
                 self.log.info(
                     "%-11s predicted %s, measured %s (%s): %+.2f %%",
                     f"{phase} peak", format_size(predicted), format_size(measured), basis, 100 * error,

@@ -136,29 +136,34 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 def prediction_error(record: Record) -> dict[str, float | str | None]:
     """Return the signed relative error of the predicted peaks, (predicted - measured) / measured, per phase.
 
-    `basis` names what was compared: allocated bytes where they are known, else what the process's resident memory
-    grew by; None where nothing comparable was measured.
+    `basis` names what was compared: live tensors (peak_allocated) where they are counted, else the whole process
+    (peak_resident), to which the predicted overhead is added; None where neither was measured.
     """
     errors: dict[str, float | str | None] = {"load": None, "work": None, "basis": None}
     if record.plan is None:
         return errors
-    predicted = {"load": record.plan.footprint.load_peak, "work": record.plan.footprint.work_peak}
-    for phase, bytes_predicted in predicted.items():
-        measured, basis = measured_peak(record.memory.get(phase))
+    for phase in ("load", "work"):
+        measured, basis = measured_peak(record.memory.get(phase), record.plan)
         if measured:
-            errors[phase] = round((bytes_predicted - measured) / measured, 6)
+            errors[phase] = round((predicted_peak(record.plan, phase, basis) - measured) / measured, 6)
             errors["basis"] = basis
     return errors
 
 
-def measured_peak(stats: MemoryStats | None) -> tuple[int | None, str | None]:
-    """Return the measured peak in bytes that is comparable to a predicted one, and what it is."""
+def predicted_peak(plan: Plan, phase: str, basis: str | None) -> int:
+    """Return the plan's peak of a phase in bytes, as it compares with what was measured on `basis`."""
+    tensors = plan.footprint.load_peak if phase == "load" else plan.footprint.work_peak
+    return tensors if basis == "peak_allocated" else tensors + plan.footprint.overhead
+
+
+def measured_peak(stats: MemoryStats | None, plan: Plan) -> tuple[int | None, str | None]:
+    """Return the measured peak in bytes that is comparable to a predicted one, and its name in MemoryStats."""
     if stats is None:
         return None, None
     if stats.peak_allocated is not None:
         return stats.peak_allocated, "peak_allocated"
-    if stats.peak_resident is not None and stats.resident_base is not None:
-        return stats.peak_resident - stats.resident_base, "peak_resident - resident_base"
+    if stats.peak_resident is not None and plan.settings.device == "cpu":
+        return stats.peak_resident, "peak_resident"
     return None, None
 
 

@@ -12,11 +12,12 @@ from typing import Any
 from runner import checkpoint as checkpoints
 from runner import embedded, hardware, worker
 from runner.checkpoint import Checkpoint
-from runner.config import AUTO, Checkpointing, Precision, RunConfig, Source, Workload
+from runner.config import Checkpointing, Precision, RunConfig, Source, Workload
 from runner.context import RunContext
 from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
 from runner.hardware import Hardware
 from runner.isolate import Message, run_isolated
+from runner.logs import terminal_bar
 from runner.meter import MemoryStats
 from runner.narrate import Narrator
 from runner.predict import predict
@@ -25,9 +26,7 @@ from runner.record import (
     RECORD,
     Record,
     environment,
-    measured_peak,
     new_run_id,
-    prediction_error,
     reproduce_command,
     write_plan,
     write_record,
@@ -69,7 +68,7 @@ def run(config: RunConfig, context: RunContext) -> int:
 def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> None:
     machine = hardware.describe(config.hardware, limit=config.memory.limit_bytes, environment=os.environ)
     recorder.write("detect", hardware=machine)
-    narrator = Narrator(log)
+    narrator = Narrator(log, bar=terminal_bar())
     narrator.hardware(machine)
     if machine.is_profile and config.workload.name is not Workload.plan:
         raise RequestError(
@@ -91,7 +90,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
     if config.workload.name is Workload.plan:
         return
 
-    present = checkpoints.materialize(found, config.model, environment=os.environ, seed=config.seed,
+    present = checkpoints.materialize(found, config.model, environment=os.environ,
                                       progress=narrator.progress)
     recorder.write("fetch", checkpoint=present, status="running")
     worked = run_isolated(
@@ -99,7 +98,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
         on_message=recorder.message(narrator), phase="load", preload=_modeling_module(present),
     )  # fmt: skip
     recorder.finish(worked)
-    narrator.outcome(worked, plan, recorder.record)
+    narrator.outcome(worked.outcome, plan, recorder.record)
 
 
 def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, recorder: "Recorder") -> Plan:

@@ -194,7 +194,9 @@ def train_step(
     return total
 
 
-def generate(model: Any, inputs: Batch, settings: Settings, *, streamer: Any = None) -> Tensor:
+def generate(
+    model: Any, inputs: Batch, settings: Settings, *, streamer: Any = None, processors: Sequence[Any] = ()
+) -> Tensor:
     """Return the token ids (B, prompt and new) that transformers' generate gives, greedy or sampled."""
     config = copy.deepcopy(model.generation_config)
     config.max_new_tokens, config.max_length, config.min_length = settings.max_new_tokens, None, 0
@@ -206,6 +208,8 @@ def generate(model: Any, inputs: Batch, settings: Settings, *, streamer: Any = N
         eos = config.eos_token_id
         config.pad_token_id = eos[0] if isinstance(eos, list) else eos if eos is not None else 0
     options: dict[str, Any] = {} if streamer is None else {"streamer": streamer}
+    if processors:
+        options["logits_processor"] = transformers.LogitsProcessorList(processors)
     if "input_ids" in inputs:
         options["attention_mask"] = torch.ones_like(inputs["input_ids"])
     with torch.no_grad(), autocast(settings):

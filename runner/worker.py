@@ -90,6 +90,7 @@ def work(
     from runner.loader import load
     from runner.meter import Meter
     from runner.workload import WORKLOADS
+    from runner.workload.job import Job
 
     quiet_libraries()
     watch = Stopwatch()
@@ -119,7 +120,8 @@ def work(
         phase = "work"
         send(Message(kind="phase", value="work"))
         with meter.phase("work") as measurement:
-            outcome = WORKLOADS[plan.settings.workload](loaded, plan.settings, config.workload, folder, log)
+            job = Job(loaded=loaded, settings=plan.settings, config=config.workload, folder=folder)
+            outcome = WORKLOADS[plan.settings.workload](job)
         measured("work", measurement.stats)
         phase = "unload"
         send(Message(kind="phase", value="unload"))
@@ -132,6 +134,7 @@ def work(
         if is_out_of_memory(error):
             raise _out_of_memory(error, phase, plan) from error
         raise
+    memory = meter.finish(memory)
     return Worked(outcome=outcome, memory=memory, timing=watch.seconds, notes=(*notes, *loaded.notes, *meter.notes))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runner.config import Workload
 from runner.errors import DoesNotFit, OutOfMemory, RequestError
 from runner.meter import MemoryStats
 from runner.record import (
@@ -22,7 +23,7 @@ from runner.record import (
 )
 from runner.resolve import resolve
 from runner.units import GiB
-from tests.makers import card, checkpoint, linear_model, request
+from tests.makers import card, checkpoint, linear_model, processor, request
 
 
 def record(**overrides: Any) -> Record:
@@ -71,9 +72,13 @@ def test_the_prediction_error_is_signed_and_relative_to_what_was_measured() -> N
     assert errors["basis"] == "peak_allocated"
 
 
-def test_without_allocated_bytes_the_resident_growth_is_compared_and_named() -> None:
+def test_without_allocated_bytes_the_whole_process_is_compared_and_named() -> None:
     memory = {"load": MemoryStats(peak_resident=5 * GiB, resident_base=GiB)}
-    assert prediction_error(record(memory=memory))["basis"] == "peak_resident - resident_base"
+    config = request(workload={"name": Workload.load})
+    plan = resolve(config, processor(), checkpoint(), predict=linear_model(), num_layers=4)
+    errors = prediction_error(record(memory=memory, plan=plan))
+    assert errors["basis"] == "peak_resident"
+    assert errors["load"] == round((plan.footprint.load_peak - 5 * GiB) / (5 * GiB), 6)
 
 
 def test_a_record_is_written_whole_and_read_back(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.settings import ITEMSIZE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
@@ -53,3 +55,17 @@ class Checkpoint:
     """of all tensors, as stored"""
     content_hash: str | None = None
     """sha256 over config and headers; identifies what was inspected"""
+    tokenizer_path: Path | None = None
+    """folder of configuration and tokenizer, where it is not that of the weights"""
+    pickle_files: Mapping[str, int] = field(default_factory=dict)
+    """file → bytes of weights that only unpickling could describe; then `tensors` is empty"""
+
+    def bytes_in(self, dtype: str) -> int:
+        """Return the bytes of all tensors, tied ones once, when the floating-point ones are cast to `dtype`."""
+        again = {name for _, name in self.tied}
+        total = 0
+        for tensor in self.tensors:
+            if tensor.name not in again:
+                scale = ITEMSIZE[dtype] if "float" in tensor.dtype else ITEMSIZE[tensor.dtype]
+                total += tensor.num_bytes // ITEMSIZE[tensor.dtype] * scale
+        return total

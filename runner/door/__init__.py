@@ -1,0 +1,1 @@
+"""The Hydra door: schemas, help, and mistakes told in one line."""

@@ -1,0 +1,177 @@
+"""Read the command line as Hydra will, and tell a mistake in one line before Hydra sees it."""
+
+import argparse
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+from runner.door.schema import choices, groups, keys, options
+from runner.errors import RequestError
+
+HINTS = {
+    # what people type → what is meant here
+    "use_gradient_checkpointing": "memory=checkpointing_on",
+    "gradient_checkpointing": "memory=checkpointing_on",
+    "activation_checkpointing": "memory=checkpointing_on",
+    "checkpointing": "memory=checkpointing_on",
+    "dtype": "precision=bf16",
+    "torch_dtype": "precision=bf16",
+    "batch_size": "workload.micro_batch_size=4",
+    "max_length": "workload.sequence_length=128",
+    "seq_len": "workload.sequence_length=128",
+    "prompt": "workload.prompt='some text'",
+    "text": "workload.text='some text'",
+    "steps": "workload.steps=10",
+    "max_new_tokens": "workload.max_new_tokens=64",
+    "device": "hardware.device=cuda:0",
+    "limit": "memory.limit=6GiB",
+    "memory_limit": "memory.limit=6GiB",
+    "model_id": "model=hf model.id=ORG/NAME",
+    "model_name": "model=hf model.id=ORG/NAME",
+    "path": "model.path=DIR",
+    "model_path": "model.path=DIR",
+    "lr": "optimizer.learning_rate=1e-4",
+    "learning_rate": "optimizer.learning_rate=1e-4",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """The command line, taken apart."""
+
+    argv: tuple[str, ...]
+    """in the order that Hydra needs: flags, then overrides"""
+    overrides: tuple[str, ...]
+    flags: argparse.Namespace
+    config_dir: Path | None
+
+    @property
+    def runs(self) -> bool:
+        """Whether something is to be run, rather than shown."""
+        shown = (self.flags.help, self.flags.hydra_help, self.flags.cfg, self.flags.info, self.flags.shell_completion)
+        return not any(shown)
+
+
+def read_arguments(argv: Sequence[str]) -> Arguments:
+    """Return the command line taken apart; raises RequestError for flags that Hydra does not have."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+
+    def error(message: str) -> NoReturn:
+        raise RequestError(f"{message}; `python -m runner --help` lists what there is")
+
+    parser.error = error  # type: ignore[method-assign]
+    given = parser.parse_intermixed_args(list(argv))
+    left = Counter(given.overrides)
+    flags: list[str] = []
+    for token in argv:
+        if left[token] > 0:
+            left[token] -= 1
+        else:
+            flags.append(token)
+    config_dir = Path(given.config_dir) if given.config_dir else None
+    if config_dir is not None and not config_dir.is_dir():
+        raise RequestError(f"--config-dir {config_dir} is not a folder")
+    return Arguments(
+        argv=(*flags, *given.overrides), overrides=tuple(given.overrides), flags=given, config_dir=config_dir
+    )
+
+
+def check_overrides(arguments: Arguments) -> None:
+    """Raise RequestError for the first override that cannot be meant: what is wrong, what is near, what there is."""
+    for override in arguments.overrides:
+        key, equals, value = override.partition("=")
+        bare = key.lstrip("+~").partition("@")[0]
+        if bare.split(".")[0] == "hydra" or bare.startswith("hydra/"):
+            continue
+        if not equals:
+            _no_value(override, arguments.config_dir)
+        if bare in groups():
+            _check_option(bare, value, arguments)
+        elif bare not in keys():
+            _unknown_key(override, bare, value)
+        if key != bare:
+            raise RequestError(f"{override}: every key is there already; write {bare}={value}, without {key[0]}")
+        field = keys().get(bare)
+        if field is not None:
+            _check_value(bare, field, value, multirun=arguments.flags.multirun)
+
+
+def _no_value(override: str, config_dir: Path | None) -> NoReturn:
+    for group in groups():
+        if override in options(group, config_dir):
+            raise RequestError(f"{override}: did you mean {group}={override}?")
+    hint = _near(override)
+    raise RequestError(f"{override}: an override is key=value{hint}")
+
+
+def _check_option(group: str, value: str, arguments: Arguments) -> None:
+    there = options(group, arguments.config_dir)
+    listed = _values(value)
+    if len(listed) > 1 and not arguments.flags.multirun:
+        raise RequestError(f"{group}={value}: several values are a sweep, which needs -m: python -m runner -m {group}={value}")
+    for item in listed:
+        if item in there or _is_sweep_expression(item):
+            continue
+        near = get_close_matches(item, there, n=1, cutoff=0.5) or [o for o in there if o.startswith(item) and item]
+        hint = f"did you mean {group}={near[0]}? " if near else ""
+        if group == "model" and item:
+            hint = (
+                f"for a folder write model.path={item}; "
+                if item.startswith((".", "/", "~")) or Path(item).exists()
+                else f"for the Hub write model=hf model.id={item}; "
+                if "/" in item
+                else hint
+            )
+        if group == "workload" and item == "speak":
+            hint = "speaking is not built yet; "
+        raise RequestError(f"{group}={item}: {hint}there are {', '.join(there)}")
+
+
+def _check_value(key: str, field: dataclasses.Field[object], value: str, *, multirun: bool) -> None:
+    there = choices(field)
+    listed = _values(value)
+    if there and len(listed) > 1 and not multirun:
+        raise RequestError(f"{key}={value}: several values are a sweep, which needs -m: python -m runner -m {key}={value}")
+    if not there:
+        return
+    for item in listed:
+        if item not in there and not _is_sweep_expression(item):
+            near = get_close_matches(item, there, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise RequestError(f"{key}={item}: {hint}there are {', '.join(there)}")
+
+
+def _unknown_key(override: str, key: str, value: str) -> NoReturn:
+    if key in HINTS:
+        raise RequestError(f"{override}: there is no key {key}; did you mean {HINTS[key]}?")
+    raise RequestError(f"{override}: there is no key {key}{_near(key, value)}")
+
+
+def _near(key: str, value: str = "") -> str:
+    everything = [*groups(), *keys()]
+    last = {name.rpartition(".")[2]: name for name in everything}
+    found = get_close_matches(key, everything, n=1, cutoff=0.6)
+    found = found or [last[name] for name in get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.6)]
+    if found:
+        return f"; did you mean {found[0]}={value or '…'}?"
+    first = key.partition(".")[0]
+    there = [name for name in keys() if name.startswith(f"{first}.")] or everything[:8]
+    return f"; there are {', '.join(there)}"
+
+
+def _values(value: str) -> list[str]:
+    """Return the comma-separated values, quotes and brackets kept whole."""
+    if value[:1] in ("'", '"', "[", "{"):
+        return [value]
+    return [item.strip() for item in value.split(",")]
+
+
+def _is_sweep_expression(value: str) -> bool:
+    """Whether the value is one of Hydra's functions or a glob, which only Hydra can expand."""
+    return "(" in value or value.endswith(")") or value == "*"

@@ -1,0 +1,110 @@
+"""Enforce a memory budget on this process, so that "fits in 6 GiB" can be proven on a larger machine."""
+
+import errno
+from dataclasses import dataclass
+
+from runner.errors import RequestError
+from runner.meter import process_sizes, resident_bytes
+from runner.units import MiB, format_size
+
+THREAD_STACKS = 48 * MiB
+"""Virtual memory for threads that start after the limit is set (the loader's four, autograd's one; 8 MiB of stack
+each, nearly none of it ever touched); the limit counts virtual memory, so it is raised by this much."""
+
+OUT_OF_MEMORY_WORDS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUDA out of memory",
+    "HIP out of memory",
+    "XPU out of memory",
+    "MPS backend out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "std::bad_alloc",
+    "Cannot allocate memory",
+    "can't start new thread",
+)
+"""what torch and the libraries below it say; oneDNN and OpenMP raise a bare RuntimeError"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcement:
+    """Whether the budget is enforced, and by what."""
+
+    enforced: bool
+    how: str
+
+
+def enforce(limit: int, device: str) -> Enforcement:
+    """Limit this process to `limit` bytes of `device` from now on; allocations beyond it fail.
+
+    On the CPU the kernel limits private writable memory (RLIMIT_DATA) to what is there now and what the limit
+    leaves above the resident size. On an accelerator torch's allocator is limited to the limit less what the
+    context has taken. Raises RequestError when this process is over the limit already.
+    """
+    if device.startswith("cpu"):
+        return _enforce_on_host(limit)
+    import torch
+
+    if not device.startswith("cuda"):
+        return Enforcement(enforced=False, how=f"not enforced: torch cannot limit {device}")
+    torch.zeros(1, device=device)  # the context exists from here on
+    free, total = torch.cuda.mem_get_info(device)
+    context = max(0, total - free - torch.cuda.memory_reserved(device))
+    left = limit - min(context, 1024 * MiB)
+    if left <= 0:
+        raise RequestError(f"memory.limit={format_size(limit)} is less than the {format_size(context)} of a CUDA context")
+    torch.cuda.set_per_process_memory_fraction(min(1.0, left / total), device)
+    return Enforcement(enforced=True, how=f"enforced by torch's allocator on {device}")
+
+
+def _enforce_on_host(limit: int) -> Enforcement:
+    try:
+        import resource
+    except ImportError:
+        return Enforcement(enforced=False, how="not enforced: this system has no resource limits")
+    _start_thread_pools()
+    resident, data = resident_bytes(), _data_bytes()
+    if resident is None or data is None:
+        return Enforcement(enforced=False, how="not enforced: this system does not count private writable memory")
+    if resident >= limit:
+        raise RequestError(
+            f"memory.limit={format_size(limit)} is less than the {format_size(resident)} that Python, torch and "
+            f"transformers take before anything is loaded: {format_size(resident - limit)} short"
+        )
+    soft = data + limit - resident + THREAD_STACKS
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        soft = min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    return Enforcement(enforced=True, how="enforced by the kernel's limit on private writable memory, RLIMIT_DATA")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether `error`, or what caused it, means that memory ran out."""
+    import torch
+
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            return True
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            return True
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_WORDS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _start_thread_pools() -> None:
+    """Start torch's threads, whose stacks count as private writable memory."""
+    import torch
+
+    square = torch.ones(256, 256)
+    torch.mm(square, square)
+    torch.ones(2**20).add_(1)
+
+
+def _data_bytes() -> int | None:
+    return process_sizes().get("VmData")

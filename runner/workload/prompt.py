@@ -1,0 +1,80 @@
+"""From the prompt to tokens."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.checkpoint import Checkpoint
+from runner.config import Workload, WorkloadConfig
+from runner.errors import RequestError
+from runner.settings import Settings
+
+DEFAULT_PROMPT = "The import statement"
+"""the embedded model was trained on Python's documentation"""
+
+
+def read_prompt(config: WorkloadConfig) -> str:
+    """Return the prompt: from the file, as given, or ours.
+
+    Raises RequestError for a file that cannot be read as UTF-8, and for an empty prompt.
+    """
+    text = DEFAULT_PROMPT if config.prompt is None else config.prompt
+    if config.prompt_file is not None:
+        text = read_text(config.prompt_file, "workload.prompt_file")
+    if not text.strip():
+        raise RequestError("the prompt is empty; give workload.prompt='some text' or workload.prompt_file=FILE")
+    return text
+
+
+def read_text(path: str, name: str) -> str:
+    """Return the UTF-8 text in the file that the option `name` gives."""
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RequestError(f"{name}={path} does not exist") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{name}={path} is not UTF-8 text: byte {error.start}") from None
+    except OSError as error:
+        raise RequestError(f"{name}={path} cannot be read: {error.strerror}") from None
+
+
+def count_prompt_tokens(checkpoint: Checkpoint, config: WorkloadConfig) -> int | None:
+    """Return the length of the tokenised prompt; None where the workload or the checkpoint has none."""
+    from runner.loader import load_tokenizer
+
+    if config.planned not in (Workload.generate, Workload.forward):
+        return None
+    tokenizer = load_tokenizer(checkpoint)
+    return None if tokenizer is None else len(encode(tokenizer, read_prompt(config)))
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of `text`, with the special tokens that the model expects."""
+    ids: list[int] = tokenizer(text)["input_ids"]
+    if not ids:
+        raise RequestError("the prompt has no tokens; give a longer one with workload.prompt='some text'")
+    return ids
+
+
+def prompt_batch(tokenizer: Any, config: WorkloadConfig, settings: Settings) -> Any:
+    """Return the prompt's tokens (B, S), or None without a tokenizer; each row of the batch is the same."""
+    import torch
+
+    if tokenizer is None:
+        return None
+    ids = fit_length(encode(tokenizer, read_prompt(config)), settings.sequence_length)
+    return torch.tensor([ids] * settings.micro_batch_size)
+
+
+def fit_length(ids: Sequence[int], length: int) -> list[int]:
+    """Return `ids` cut, or repeated, to `length`."""
+    repeats = -(-length // len(ids))
+    return (list(ids) * repeats)[:length]
+
+
+def check_context(model: Any, num_tokens: int, what: str) -> None:
+    """Raise RequestError when `num_tokens` exceed the positions that the model has."""
+    config = model.config.get_text_config()
+    most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if isinstance(most, int) and 0 < most < num_tokens and not getattr(config, "is_encoder_decoder", False):
+        raise RequestError(f"{what} need {num_tokens} positions, {type(model).__name__} has {most}: {num_tokens - most} too many")
