@@ -159,6 +159,11 @@ def test_quantized_and_integer_tensors_keep_their_stored_size() -> None:
     assert parameter_bytes(replace(made, quantization="gptq"), settings(precision="bf16")) == made.num_bytes
 
 
+def test_without_headers_the_count_of_parameters_stands_in() -> None:
+    made = replace(checkpoint("llama"), tensors=(), num_parameters=1000)
+    assert parameter_bytes(made, settings(precision="bf16")) == 2000
+
+
 def test_headers_and_trace_agree_on_the_loaded_parameters() -> None:
     made, values = checkpoint("qwen3"), settings(precision="bf16")
     assert trace(made, values).loaded.by_category["parameters"] == parameter_bytes(made, values)
