@@ -61,6 +61,13 @@ def test_bf16_is_off_by_no_more_than_the_scratch_that_the_note_names() -> None:
     assert any("oneDNN" in note for note in predict(made, values, processor()).notes)
 
 
+def test_the_copy_of_an_expanded_output_head_is_counted_where_the_processor_makes_it() -> None:
+    made = checkpoint("llama", vocab_size=16384, num_hidden_layers=1)
+    values = settings(workload="generate", precision="bf16", micro_batch_size=4, max_new_tokens=2)
+    predicted, measured = trace(made, values).peak.total, measure(made, values)
+    assert predicted == pytest.approx(measured, abs=0.7 * MiB)
+
+
 @pytest.mark.parametrize("workload", ["load", "forward", "generate", "train"])
 @pytest.mark.parametrize("machine", [processor(), card()], ids=["cpu", "cuda"])
 def test_parts_add_up_to_the_peak(workload: str, machine: Any) -> None:
@@ -152,11 +159,17 @@ def test_quantized_and_integer_tensors_keep_their_stored_size() -> None:
     assert parameter_bytes(replace(made, quantization="gptq"), settings(precision="bf16")) == made.num_bytes
 
 
+def test_without_headers_the_count_of_parameters_stands_in() -> None:
+    made = replace(checkpoint("llama"), tensors=(), num_parameters=1000)
+    assert parameter_bytes(made, settings(precision="bf16")) == 2000
+
+
 def test_headers_and_trace_agree_on_the_loaded_parameters() -> None:
     made, values = checkpoint("qwen3"), settings(precision="bf16")
     assert trace(made, values).loaded.by_category["parameters"] == parameter_bytes(made, values)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_model_whose_shapes_depend_on_data_is_estimated_and_says_so() -> None:
     made = checkpoint("vits", architecture="VitsModel", **VITS)
     footprint = predict(made, settings(), processor(), overhead=0)
@@ -186,6 +199,46 @@ def test_overhead_of_a_cuda_device_is_a_constant_that_a_note_names() -> None:
     assert any("CUDA context" in note for note in footprint.notes)
     hopper = predict(checkpoint("llama"), settings(device="cuda:0"), card(capability=(9, 0)))
     assert hopper.overhead - footprint.overhead == 32 * MiB - 8320 * KiB
+
+
+KERNELS = [
+    ("float16", 4, False, (8, 0), "flash"),
+    ("bfloat16", 2, False, (8, 6), "flash"),
+    ("float16", 4, True, (8, 0), "efficient"),
+    ("float32", 4, False, (9, 0), "efficient"),
+    ("float16", 4, False, (7, 5), "efficient"),
+    ("float16", 2, False, (7, 5), "math"),
+    ("float32", 2, False, (8, 0), "math"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "kv_heads", "masked", "capability", "kernel"), KERNELS)
+def test_attention_kernel_on_cuda_follows_dtype_mask_groups_and_capability(
+    dtype: str, kv_heads: int, masked: bool, capability: tuple[int, int], kernel: str
+) -> None:
+    import torch
+
+    from runner.predict.cuda import choose_kernel
+
+    query = torch.empty((1, 4, 8, 64), dtype=getattr(torch, dtype), device="meta")
+    key = torch.empty((1, kv_heads, 8, 64), dtype=getattr(torch, dtype), device="meta")
+    assert choose_kernel(query, key, key, masked=masked, capability=capability) == kernel
+
+
+def test_attention_without_flash_grows_with_the_square_of_the_sequence() -> None:
+    values = settings(precision="fp16", device="cuda:0", micro_batch_size=1, sequence_length=512)
+    turing_peak = trace(checkpoint("llama"), values, capability=(7, 5)).peak.total
+    ampere_peak = trace(checkpoint("llama"), values, capability=(8, 6)).peak.total
+    scores = 4 * 512 * 512 * 2
+    assert turing_peak - ampere_peak > scores
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "gpt2", "bert", "t5"])
+def test_cuda_needs_about_what_the_cpu_needs(model_type: str) -> None:
+    values = settings(workload="train", precision="bf16", checkpointed_layers=3)
+    on_cpu = trace(checkpoint(model_type), values).peak.total
+    on_cuda = trace(checkpoint(model_type), replace(values, device="cuda:0"), capability=(8, 6)).peak.total
+    assert on_cuda == pytest.approx(on_cpu, rel=0.2)
 
 
 def test_unknown_overhead_of_a_cpu_is_noted() -> None:

@@ -4,75 +4,104 @@ The tensors of the trace stay fake CPU tensors. Rules are torch's own: sdp_utils
 autocast's float32 list. This module imports torch; import it inside functions.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH_CAPABILITY = (8, 0)
 _FLASH_HEAD_DIM = 256
-_IN_FLOAT32 = frozenset(
-    {
-        "layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
-        "pow", "rsqrt", "exp", "log", "sum", "prod", "cumsum", "norm", "softplus", "cosine_similarity",
-    }
-)  # fmt: skip
-"""operations that CUDA's autocast runs in float32 and the CPU's does not"""
+_IN_FLOAT32 = {
+    functional: ("layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss"),
+    torch: ("softmax", "log_softmax", "pow", "rsqrt", "exp", "log", "sum", "cumsum"),
+}
+"""functions that CUDA's autocast runs in float32 and the CPU's does not; methods of tensors are left as they are"""
 
 
-class AsOnCuda(TorchFunctionMode):
-    """Run attention, dropout and autocast's float32 operations with the kernels that a CUDA card would use."""
+@contextmanager
+def as_on_cuda(capability: tuple[int, int] | None) -> Iterator[None]:
+    """Run attention, dropout and autocast's float32 functions with the kernels that a CUDA card would use.
 
-    def __init__(self, capability: tuple[int, int] | None) -> None:
-        super().__init__()
-        self._capability = capability or _FLASH_CAPABILITY
+    Functions are replaced where models look them up, since a function mode is off in the backward pass, where layers
+    are recomputed.
+    """
+    attention = partial(_attention, capability=capability or _FLASH_CAPABILITY)
+    with ExitStack() as stack:
+        for module, names in _IN_FLOAT32.items():
+            for name in names:
+                stack.enter_context(_replaced(module, name, _upcasting(getattr(module, name))))
+        stack.enter_context(_replaced(functional, "scaled_dot_product_attention", attention))
+        stack.enter_context(_replaced(functional, "dropout", partial(_dropout, functional.dropout)))
+        yield
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
-            return self._attention(*args, **kwargs)
-        if func is functional.dropout and _drops(*args, **kwargs):
-            probability = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-            return torch.native_dropout(args[0] if args else kwargs["input"], probability, True)[0]
-        if torch.is_autocast_enabled("cpu") and getattr(func, "__name__", "") in _IN_FLOAT32:
+
+@contextmanager
+def _replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    original = getattr(module, name)
+    setattr(module, name, function)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+def _upcasting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def upcast(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
             args = tuple(_in_float32(value) for value in args)
             kwargs = {name: _in_float32(value) for name, value in kwargs.items()}
-        return func(*args, **kwargs)
+        return function(*args, **kwargs)
 
-    def _attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            dtype = torch.get_autocast_dtype("cpu")
-            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        kernel = choose_kernel(query, key, value, masked=attn_mask is not None, capability=self._capability)
-        if kernel == "flash":
-            return _aten._scaled_dot_product_flash_attention(  # type: ignore[no-any-return]
-                query, key, value, dropout_p, is_causal, scale=scale
-            )[0]
-        bias = _as_bias(attn_mask, query)
-        if kernel == "efficient":
-            if bias is not None:
-                bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-            keeps = torch.is_grad_enabled() and query.requires_grad
-            return _aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
-                query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
-            )[0]
-        return _aten._scaled_dot_product_attention_math(  # type: ignore[no-any-return]
-            query, key, value, bias, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    return upcast
+
+
+def _dropout(
+    original: Callable[..., Tensor], input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """CUDA keeps a mask of one byte for each value, the CPU one of the value's own dtype."""
+    if not training or not 0.0 < p < 1.0 or inplace:
+        return original(input, p, training, inplace)
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    capability: tuple[int, int],
+) -> Tensor:
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    kernel = choose_kernel(query, key, value, masked=attn_mask is not None, capability=capability)
+    if kernel == "flash":
+        return _aten._scaled_dot_product_flash_attention(  # type: ignore[no-any-return]
+            query, key, value, dropout_p, is_causal, scale=scale
         )[0]
+    bias = _as_bias(attn_mask, query)
+    if kernel == "efficient":
+        if bias is not None:
+            bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        keeps = torch.is_grad_enabled() and query.requires_grad
+        return _aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
+            query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
+        )[0]
+    return _aten._scaled_dot_product_attention_math(  # type: ignore[no-any-return]
+        query, key, value, bias, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
 
 
 def choose_kernel(query: Tensor, key: Tensor, value: Tensor, *, masked: bool, capability: tuple[int, int]) -> str:
@@ -93,10 +122,6 @@ def _as_bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
     if mask is None or mask.dtype is not torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-
-
-def _drops(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> bool:
-    return training and 0.0 < p < 1.0 and not inplace
 
 
 def _in_float32(value: Any) -> Any:

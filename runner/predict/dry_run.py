@@ -17,14 +17,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from runner import steps
 from runner.checkpoint import Checkpoint
-from runner.predict.cuda import AsOnCuda
+from runner.predict.cuda import as_on_cuda
 from runner.predict.ledger import Ledger, Moment
 from runner.predict.scratch import CONVOLUTIONS_NOT_COUNTED, PRODUCTS_NOT_COUNTED
 from runner.predict.tracer import Names, Tracer, count_free_gradients
 from runner.settings import Settings
-
-TRACED_STEPS = 2
-"""The first optimizer step makes the optimizer's state, the second finds it there: no later one is higher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +57,8 @@ def trace(
         loaded = ledger.at_peak()
         stack.enter_context(_followed_rng_state(tracer))
         stack.enter_context(Names(model, ledger))
-        stack.enter_context(tracer)
         if asked.device.startswith("cuda"):
-            stack.enter_context(AsOnCuda(capability))
+            stack.enter_context(as_on_cuda(capability))
         if settings.workload == "forward":
             _trace_forward(model, settings, tracer)
         elif settings.workload == "generate":
@@ -86,48 +82,58 @@ def _notes(settings: Settings, tracer: Tracer) -> tuple[str, ...]:
 
 def _trace_forward(model: Any, settings: Settings, tracer: Tracer) -> None:
     tracer.enter("forward")
-    inputs = steps.make_inputs(model, settings)
-    outputs = steps.forward(model, inputs, settings)
-    del outputs, inputs
+    with tracer:
+        steps.forward(model, steps.make_inputs(model, settings), settings)
 
 
 def _trace_train(model: Any, settings: Settings, tracer: Tracer) -> None:
+    """Trace one step, the second where there is one: the optimizer's state is there, and no later one is higher."""
+    optimizer, scaler = steps.make_optimizer(model, settings), steps.make_scaler(settings)
+    if settings.steps > 1:
+        _make_state(model, optimizer)
     tracer.enter("forward")
+    states = (value for state in optimizer.state.values() for value in state.values())
+    tracer.mark((value for value in states if isinstance(value, torch.Tensor)), "optimizer_state")
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda held: tracer.mark([held.grad], "gradients"))
-    optimizer, scaler = steps.make_optimizer(model, settings), steps.make_scaler(settings)
     optimizer.register_step_pre_hook(lambda *_: tracer.enter("optimizer_step"))
     model.register_forward_pre_hook(lambda *_: tracer.enter("forward"))
-    for step in range(min(settings.steps, TRACED_STEPS)):
-        micro_batches = [
-            steps.make_inputs(model, settings, step=step * settings.grad_accum_steps + index)
-            for index in range(settings.grad_accum_steps)
-        ]
-        tracer.mark([value for batch in micro_batches for value in batch.values()], "workspace")
+    with tracer:
+        micro_batches = [steps.make_inputs(model, settings, step=index) for index in range(settings.grad_accum_steps)]
+        tracer.mark((value for batch in micro_batches for value in batch.values()), "workspace")
         steps.train_step(model, micro_batches, optimizer, scaler, settings)
+
+
+def _make_state(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Take a first step that nobody follows, on gradients of the right shapes."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    with Tracer(Ledger()):
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def _trace_generate(model: Any, settings: Settings, tracer: Tracer) -> None:
     """Trace the prefill, and the last decode step with the cache as long as it gets; steps between are lower."""
-    inputs = steps.make_inputs(model, settings)
-    calls = _Calls(model, tracer)
-    with calls:
+    with tracer, _Calls(model, tracer) as calls:
+        inputs = steps.make_inputs(model, settings)
         calls.run(inputs, settings, wanted=1)
         if settings.max_new_tokens == 1:
             return
         tokens = settings.max_new_tokens - 2
-        if calls.grow_cache(tokens):
-            last = {key: value for key, value in inputs.items() if key != "attention_mask"}
-            grown = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
-            tracer.paused = True
-            last[grown] = torch.zeros((settings.micro_batch_size, calls.prompt + tokens), dtype=torch.int64)
-            if calls.encoder_outputs is not None:
-                last["encoder_outputs"] = calls.encoder_outputs
-            calls.run(last, settings, wanted=2, skip_first=True)
+        if not calls.grow_cache(tokens):
+            calls.forget()
+            calls.run(inputs, settings, wanted=settings.max_new_tokens)
             return
-        calls.forget()
-        calls.run(inputs, settings, wanted=settings.max_new_tokens)
+        tracer.paused = True
+        last = {key: value for key, value in inputs.items() if key != "attention_mask"}
+        grown = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+        last[grown] = torch.zeros((settings.micro_batch_size, calls.prompt + tokens), dtype=torch.int64)
+        if calls.encoder_outputs is not None:
+            last["encoder_outputs"] = calls.encoder_outputs
+        calls.run(last, settings, wanted=2, skip_first=True)
 
 
 class _Calls:

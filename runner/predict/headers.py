@@ -19,7 +19,12 @@ LOGIT_COPIES = 3
 
 
 def parameter_bytes(checkpoint: Checkpoint, settings: Settings) -> int:
-    """Return the bytes of all stored tensors in parameter_dtype, tied ones once, quantized ones as stored."""
+    """Return the bytes of all stored tensors in parameter_dtype, tied ones once, quantized ones as stored.
+
+    Where no header was read, the count of parameters stands in for the tensors.
+    """
+    if not checkpoint.tensors:
+        return checkpoint.num_parameters * ITEMSIZE[settings.parameter_dtype]
     return sum(_loaded_bytes(tensor, checkpoint, settings) for tensor in _distinct(checkpoint))
 
 

@@ -3,6 +3,7 @@
 This module imports torch; import it inside functions.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,6 +11,10 @@ import torch
 _aten = torch.ops.aten
 _FLASH = _aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+_PLAIN_PRODUCTS = frozenset({_aten.mm.default, _aten.bmm.default})
+_PRODUCTS = _PLAIN_PRODUCTS | {_aten.addmm.default, _aten.baddbmm.default}
+_ONEDNN_LEAST = 16 * 16 * 16
+"""multiplications below which torch leaves a product to other kernels (mkldnn_gemm_min_size, in mkldnn/Matmul.cpp)"""
 _KV_SPLIT = 512
 _CONVOLUTIONS = frozenset({_aten.convolution.default, _aten.convolution_backward.default})
 PRODUCTS_NOT_COUNTED = (
@@ -24,6 +29,8 @@ def scratch(func: Any, args: tuple[Any, ...]) -> int:
         return _flash(args[0], args[1])
     if func is _FLASH_BACKWARD:
         return _flash_backward(args[1], args[2])
+    if func in _PRODUCTS:
+        return _copies_for_onednn(*args[-2:] if func in _PLAIN_PRODUCTS else args[1:3])
     return 0
 
 
@@ -47,6 +54,31 @@ def _flash_backward(query: torch.Tensor, key: torch.Tensor) -> int:
     rows, columns = _blocks(query, key)
     reduced = 2 * 2 * rows * columns if query.element_size() == 2 else 0
     return torch.get_num_threads() * (4 * (2 * rows * columns + rows) + reduced)
+
+
+def _copies_for_onednn(first: torch.Tensor, second: torch.Tensor) -> int:
+    """Operands that are neither plain nor transposed are copied first, where oneDNN computes the dtype.
+
+    A weight that is expanded over the batch is such a one: its copy is as large as the weight times the batch
+    (mkldnn_matmul in aten/src/ATen/native/mkldnn/Matmul.cpp).
+    """
+    if not _onednn_computes(first.dtype) or first.numel() * second.shape[-1] <= _ONEDNN_LEAST:
+        return 0
+    return sum(0 if _is_plain(value) else value.numel() * value.element_size() for value in (first, second))
+
+
+@cache
+def _onednn_computes(dtype: torch.dtype) -> bool:
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype is torch.float16 and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    *batch, rows, columns = value.shape
+    strides = value.stride()
+    ordered = strides[-2:] in ((columns, 1), (1, rows))
+    return value.is_contiguous() or (ordered and (not batch or strides[0] == rows * columns))
 
 
 def _blocks(query: torch.Tensor, key: torch.Tensor) -> tuple[int, int]:

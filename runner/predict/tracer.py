@@ -80,8 +80,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for value in result:
                 if isinstance(value, torch.Tensor):
                     self.follow(value, caller)
-            if self.on_cpu and (passing := scratch(func, args)):
-                self.ledger.died(self.ledger.born(passing))
+        if self.on_cpu and (passing := scratch(func, args)):
+            self.ledger.died(self.ledger.born(passing))
         return result
 
     def follow(self, tensor: torch.Tensor, caller: Any = None) -> int:
@@ -147,7 +147,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return answer
 
 
-_PASSED_ON = ("torch/_tensor.py", "torch/overrides.py", "runner/predict/cuda.py")
+_PASSED_ON = ("torch/_tensor.py", "runner/predict/cuda.py")
 
 
 def _asking(frame: Any) -> Any:
