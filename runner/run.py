@@ -90,6 +90,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
     if config.workload.name is Workload.plan:
         return
 
+    narrator.phase("fetch" if found.source == "hf" else "write")
     present = checkpoints.materialize(found, config.model, environment=os.environ,
                                       progress=narrator.progress)
     recorder.write("fetch", checkpoint=present, status="running")
