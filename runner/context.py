@@ -1,5 +1,6 @@
 """Where a run was started from: what was typed, and the folder that is its own."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,3 +21,17 @@ class RunContext:
     """the composed configuration, as plain values"""
     is_sweep: bool = False
     """whether the run is one job of a sweep"""
+
+
+def hydra_text(value: str) -> str:
+    """Return free text as Hydra's override grammar takes it: quoted where a character has a meaning there.
+
+    In quotes a backslash is one, unless quotes follow it; `${` would begin an interpolation.
+    """
+    if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]:
+        return value
+    if "/" in value and all(character.isalnum() or character in "/-_.~" for character in value):
+        return value
+    escaped = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", value)
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), escaped)
+    return f"'{escaped}'"

@@ -11,14 +11,18 @@ LABEL = 12
 
 
 class ConsoleHandler(logging.Handler):
-    """Information to stdout, its label set off on a terminal; warnings and errors to stderr, as `runner: …`."""
+    """Information to stdout, its label set off on a terminal; warnings and errors to stderr, as `runner: …`.
+
+    Of a Python warning only the first line is shown; run.log has all of it.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
         try:
             message = record.getMessage()
             if record.levelno >= logging.WARNING:
-                print(f"runner: {message}", file=sys.stderr, flush=True)
+                shown = message.strip().splitlines()[0] if record.name == "py.warnings" else message
+                print(f"runner: {shown}", file=sys.stderr, flush=True)
             else:
                 print(_with_label(message) if sys.stdout.isatty() else message, flush=True)
         except BrokenPipeError:

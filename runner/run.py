@@ -13,7 +13,7 @@ from runner import checkpoint as checkpoints
 from runner import embedded, hardware, worker
 from runner.checkpoint import Checkpoint
 from runner.config import Checkpointing, Precision, RunConfig, Source, Workload
-from runner.context import RunContext
+from runner.context import RunContext, hydra_text
 from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
 from runner.hardware import Hardware
 from runner.isolate import Message, run_isolated
@@ -90,6 +90,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
     if config.workload.name is Workload.plan:
         return
 
+    narrator.phase("fetch" if found.source == "hf" else "write")
     present = checkpoints.materialize(found, config.model, environment=os.environ,
                                       progress=narrator.progress)
     recorder.write("fetch", checkpoint=present, status="running")
@@ -132,20 +133,12 @@ def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, p
     if config.source is Source.hf and checkpoint.revision:
         pinned["model.revision"] = checkpoint.revision
     if config.source is Source.local and checkpoint.path is not None:
-        pinned["model.path"] = _hydra_text(str(checkpoint.path.resolve()))
+        pinned["model.path"] = hydra_text(str(checkpoint.path.resolve()))
     for key in ("prompt_file", "text_file"):
         value = getattr(config.workload, key)
         if value is not None:
-            pinned[f"workload.{key}"] = _hydra_text(str(Path(value).expanduser().resolve()))
+            pinned[f"workload.{key}"] = hydra_text(str(Path(value).expanduser().resolve()))
     return reproduce_command(context.overrides, pinned=pinned)
-
-
-def _hydra_text(value: str) -> str:
-    """Return `value` as Hydra's override grammar takes it: quoted where it has a character with a meaning there."""
-    if all(character.isalnum() or character in "/-_.~" for character in value):
-        return value
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 @dataclass(slots=True)

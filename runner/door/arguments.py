@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+from runner.context import hydra_text
 from runner.door.schema import choices, groups, keys, options
 from runner.errors import RequestError
 
@@ -37,6 +38,12 @@ HINTS = {
     "lr": "optimizer.learning_rate=1e-4",
     "learning_rate": "optimizer.learning_rate=1e-4",
 }
+
+
+FREE_TEXT = (
+    "workload.prompt", "workload.prompt_file", "workload.text", "workload.text_file", "model.path", "model.cache",
+)  # fmt: skip
+"""keys whose value is taken as it was typed: commas, quotes and brackets in a prompt mean nothing to Hydra"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +84,14 @@ def read_arguments(argv: Sequence[str]) -> Arguments:
     config_dir = Path(given.config_dir) if given.config_dir else None
     if config_dir is not None and not config_dir.is_dir():
         raise RequestError(f"--config-dir {config_dir} is not a folder")
-    return Arguments(
-        argv=(*flags, *given.overrides), overrides=tuple(given.overrides), flags=given, config_dir=config_dir
-    )
+    overrides = tuple(_quoted(item) for item in given.overrides)
+    return Arguments(argv=(*flags, *overrides), overrides=overrides, flags=given, config_dir=config_dir)
+
+
+def _quoted(override: str) -> str:
+    """Return `override` with free text quoted for Hydra, unless it is quoted, empty or null."""
+    key, _, value = override.partition("=")
+    return f"{key}={hydra_text(value)}" if key in FREE_TEXT and value and value != "null" else override
 
 
 def check_overrides(arguments: Arguments) -> None:
