@@ -241,6 +241,15 @@ def test_cuda_needs_about_what_the_cpu_needs(model_type: str) -> None:
     assert on_cuda == pytest.approx(on_cpu, rel=0.2)
 
 
+def test_a_card_s_allocator_reserves_at_least_what_is_allocated_and_the_cpu_has_none() -> None:
+    values = settings(workload="train", device="cuda:0")
+    footprint = predict(checkpoint("llama"), values, card())
+    assert footprint.reserved is not None
+    assert footprint.work_peak <= footprint.reserved <= footprint.work_peak + 40 * MiB
+    assert footprint.reserved % (2 * MiB) == 0
+    assert predict(checkpoint("llama"), settings(), processor()).reserved is None
+
+
 def test_unknown_overhead_of_a_cpu_is_noted() -> None:
     assert any("not counted" in note for note in predict(checkpoint("llama"), settings(), processor()).notes)
 

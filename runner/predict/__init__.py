@@ -74,7 +74,7 @@ def _from_trace(traced: "Trace", *, overhead: int) -> Footprint:
     peak = traced.peak
     return Footprint(
         **peak.by_category, overhead=overhead, peak=peak.total + overhead, load_peak=traced.loaded.total,
-        work_peak=peak.total, moment=peak.phase, method="traced", notes=traced.notes,
+        work_peak=peak.total, moment=peak.phase, method="traced", notes=traced.notes, reserved=traced.reserved,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from runner.checkpoint import Checkpoint
 from runner.predict.cuda import as_on_cuda
 from runner.predict.ledger import Ledger, Moment
 from runner.predict.scratch import CONVOLUTIONS_NOT_COUNTED, PRODUCTS_NOT_COUNTED
+from runner.predict.segments import reserved_peak
 from runner.predict.tracer import Names, Tracer, count_free_gradients
 from runner.settings import Settings
 
@@ -33,6 +34,8 @@ class Trace:
     peak: Moment
     """the highest moment of the workload, the loaded model counted in"""
     timeline: tuple[Moment, ...]
+    reserved: int | None = None
+    """most bytes that CUDA's allocator holds, in whole segments; None on other devices"""
     notes: tuple[str, ...] = ()
 
 
@@ -65,14 +68,17 @@ def trace(
             _trace_generate(model, settings, tracer)
         elif settings.workload == "train":
             _trace_train(model, settings, tracer)
-    return Trace(loaded=loaded, peak=ledger.at_peak(), timeline=ledger.timeline(), notes=_notes(asked, tracer))
+    reserved = reserved_peak(ledger.course()) if asked.device.startswith("cuda") else None
+    return Trace(
+        reserved=reserved, loaded=loaded, peak=ledger.at_peak(), timeline=ledger.timeline(), notes=_notes(asked, tracer)
+    )
 
 
 def _notes(settings: Settings, tracer: Tracer) -> tuple[str, ...]:
     if settings.device.startswith("cuda"):
         return (
             "traced on fake CPU tensors with CUDA's attention kernels, autocast and dropout and sizes rounded up to "
-            "512 bytes, not compared with a card yet; blocks that the allocator reserves beyond them are not counted",
+            "512 bytes, not compared with a card yet; `reserved` is by the default rules of CUDA's caching allocator",
         )
     if settings.device != "cpu":
         return (f"traced with the CPU's operations; kernels of {settings.device} may take more or less",)

@@ -4,7 +4,7 @@ Labels may change as long as the trace runs (a tensor is known to be an activati
 starts), so the book keeps events and answers afterwards. Sizes are bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 CATEGORIES = (
@@ -88,6 +88,13 @@ class Ledger:
     def size(self, number: int) -> int:
         """Return the present size of a storage; 0 when it was given back."""
         return self._sizes[number]
+
+    def course(self) -> Iterator[tuple[int, int]]:
+        """Yield (number of the storage, its size from then on) in order of time; 0 when it was given back."""
+        sizes = [0] * len(self._sizes)
+        for number, change in self._events:
+            sizes[number] += change
+            yield number, sizes[number]
 
     def at_peak(self) -> Moment:
         """Return the highest moment of all, by category."""

@@ -56,7 +56,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch wraps the method below and imports its compiler
+        return False  # otherwise torch wraps the method below, and its caller is no longer the frame above
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         in_backward = torch._C._current_graph_task_id() != -1
