@@ -62,7 +62,8 @@ def estimate(model: str | Path = "embedded", **options: Any) -> "dict[str, Footp
     The options are those of plan().
     """
     return {
-        precision: plan(model, **{**options, "precision": precision}).footprint for precision in ("fp32", "bf16", "fp16")
+        precision: plan(model, **{**options, "precision": precision}).footprint
+        for precision in ("fp32", "bf16", "fp16")
     }
 
 

@@ -53,7 +53,9 @@ def enforce(limit: int, device: str) -> Enforcement:
     context = max(0, total - free - torch.cuda.memory_reserved(device))
     left = limit - min(context, 1024 * MiB)
     if left <= 0:
-        raise RequestError(f"memory.limit={format_size(limit)} is less than the {format_size(context)} of a CUDA context")
+        raise RequestError(
+            f"memory.limit={format_size(limit)} is less than the {format_size(context)} of a CUDA context"
+        )
     torch.cuda.set_per_process_memory_fraction(min(1.0, left / total), device)
     return Enforcement(enforced=True, how=f"enforced by torch's allocator on {device}")
 

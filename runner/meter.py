@@ -184,7 +184,9 @@ class _PeakResident:
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError as error:
-            self.notes.append(f"peak_resident was sampled every {SAMPLE_SECONDS} s: the kernel's mark cannot be reset ({error})")
+            self.notes.append(
+                f"peak_resident was sampled every {SAMPLE_SECONDS} s: the kernel's mark cannot be reset ({error})"
+            )
             self._sampled = resident_bytes()
             self._thread = threading.Thread(target=self._sample, daemon=True, name="sample-resident")
             self._thread.start()

@@ -62,7 +62,9 @@ class Narrator:
         """Tell each choice with its reason, and what the run will need."""
         for choice in plan.choices:
             if choice.name != "device":
-                self.log.info("%-11s %s (asked: %s): %s", _short(choice.name), choice.value, choice.asked, choice.reason)
+                self.log.info(
+                    "%-11s %s (asked: %s): %s", _short(choice.name), choice.value, choice.asked, choice.reason
+                )
         self.log.info("predicted   %s", footprint_sentence(plan.footprint))
         for note in plan.footprint.notes:
             self.log.info("            %s", note)
@@ -72,9 +74,7 @@ class Narrator:
                 format_size(plan.margin),
             )  # fmt: skip
         elif plan.forced:
-            self.log.warning(
-                "forced      it does not fit: %s short (memory.force=true)", format_size(plan.shortfall)
-            )
+            self.log.warning("forced      it does not fit: %s short (memory.force=true)", format_size(plan.shortfall))
 
     def phase(self, name: str) -> None:
         """Note which phase the worker is in."""
@@ -143,4 +143,8 @@ def footprint_sentence(footprint: Footprint) -> str:
 
 
 def _short(name: str) -> str:
-    return {"activation_checkpointing": "checkpoint.", "optimizer_implementation": "optimizer", "sequence_length": "length"}.get(name, name)
+    return {
+        "activation_checkpointing": "checkpoint.",
+        "optimizer_implementation": "optimizer",
+        "sequence_length": "length",
+    }.get(name, name)

@@ -7,7 +7,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # NVML then answers torch.cuda.is_available(), without a CUDA context, which could not be forked.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
-import torch  # noqa: E402, F401, TID253
-import transformers  # noqa: E402, F401, TID253
-import transformers.generation  # noqa: E402, F401, TID253
-import transformers.modeling_utils  # noqa: E402, F401, TID253
+import torch  # noqa: F401, TID253
+import transformers  # noqa: TID253
+import transformers.generation  # noqa: TID253
+import transformers.modeling_utils  # noqa: F401, TID253

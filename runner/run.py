@@ -32,7 +32,6 @@ from runner.record import (
     write_record,
 )
 from runner.resolve import Plan, refusal, resolve
-from runner.units import format_size
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +74,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
             f"hardware={config.hardware.name} describes a machine that is not here, so nothing can run on it; "
             f"plan for it with workload=plan workload.of={config.workload.name.value}"
         )
-    found = checkpoints.inspect(
-        config.model, source=config.source, environment=os.environ, embedded=embedded.FOLDER
-    )
+    found = checkpoints.inspect(config.model, source=config.source, environment=os.environ, embedded=embedded.FOLDER)
     recorder.write("inspect", checkpoint=found)
     narrator.checkpoint(found)
 
@@ -91,8 +88,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
         return
 
     narrator.phase("fetch" if found.source == "hf" else "write")
-    present = checkpoints.materialize(found, config.model, environment=os.environ,
-                                      progress=narrator.progress)
+    present = checkpoints.materialize(found, config.model, environment=os.environ, progress=narrator.progress)
     recorder.write("fetch", checkpoint=present, status="running")
     worked = run_isolated(
         worker.work, config, plan, machine, present, context.folder,
@@ -105,9 +101,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
 def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, recorder: "Recorder") -> Plan:
     """Return the plan: from headers alone where they can answer, else traced in a worker."""
     if config.workload.name is Workload.plan and config.workload.planned is Workload.load:
-        return resolve(
-            config, machine, found, predict=lambda settings: predict(found, settings, machine), num_layers=0
-        )
+        return resolve(config, machine, found, predict=lambda settings: predict(found, settings, machine), num_layers=0)
     plan: Plan = run_isolated(
         worker.make_plan, config, machine, found,
         on_message=lambda message: None, phase="plan", preload=_modeling_module(found),

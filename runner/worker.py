@@ -50,7 +50,10 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
     from runner.workload.prompt import count_prompt_tokens
 
     quiet_libraries()
-    overhead = measure_base() if hardware.device_type == "cpu" and not hardware.is_profile else None
+    num_layers = count_layers(checkpoint, config)
+    prompt_tokens = count_prompt_tokens(checkpoint, config.workload)
+    on_this_host = hardware.device_type == "cpu" and not hardware.is_profile
+    overhead = measure_base() if on_this_host else None  # with everything imported that the work will import
 
     def predicted(settings: Settings) -> Footprint:
         return predict(checkpoint, settings, hardware, overhead=overhead)
@@ -60,8 +63,8 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
         hardware,
         checkpoint,
         predict=predicted,
-        num_layers=count_layers(checkpoint, config),
-        prompt_tokens=count_prompt_tokens(checkpoint, config.workload),
+        num_layers=num_layers,
+        prompt_tokens=prompt_tokens,
     )
 
 
@@ -79,9 +82,7 @@ def count_layers(checkpoint: Checkpoint, config: RunConfig) -> int:
         return len(steps.layers(steps.build(checkpoint, settings)))
 
 
-def work(
-    send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoint: Checkpoint, folder: Path
-) -> Worked:
+def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoint: Checkpoint, folder: Path) -> Worked:
     """Load what the plan says, do the workload, unload, and return what came of it, measured phase by phase.
 
     Raises OutOfMemory when the device, or the budget that is enforced here, is exhausted.

@@ -40,4 +40,3 @@ def bert(cache: Path) -> Checkpoint:
 def t5(cache: Path) -> Checkpoint:
     """An encoder-decoder."""
     return tiny("t5_tiny", cache)
-

@@ -55,7 +55,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_told_in_one_line(line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_told_in_one_line(
+    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_command_line(line.split(" ")) == 2
     error = capsys.readouterr().err
@@ -66,9 +68,14 @@ def test_a_mistake_is_told_in_one_line(line: str, capsys: pytest.CaptureFixture[
 
 
 def test_a_mistake_needs_no_torch(tmp_path: Path) -> None:
-    code = "import sys; from runner.door.main import run_command_line as r; r(['precision=bf61']); r(['workload.steps=x'])"
+    code = (
+        "import sys; from runner.door.main import run_command_line as r; r(['precision=bf61']); r(['workload.steps=x'])"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}; sys.exit('torch' in sys.modules)"], capture_output=True, cwd=tmp_path, timeout=60
+        [sys.executable, "-c", f"{code}; sys.exit('torch' in sys.modules)"],
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=60,
     )
     assert done.returncode == 0
 
@@ -87,7 +94,9 @@ def test_the_defaults_are_the_contracts() -> None:
 
 
 def test_groups_and_keys_compose_into_a_frozen_config() -> None:
-    config = compose("precision=bf16", "memory=checkpointing_on", "workload=train", "workload.steps=7", "memory.limit=6GiB")
+    config = compose(
+        "precision=bf16", "memory=checkpointing_on", "workload=train", "workload.steps=7", "memory.limit=6GiB"
+    )
     assert (config.precision.name, config.memory.checkpointing) == (Precision.bf16, Checkpointing.on)
     assert (config.workload.name, config.workload.steps, config.memory.limit_bytes) == (Workload.train, 7, 6 * 2**30)
     with pytest.raises(AttributeError):
@@ -148,7 +157,9 @@ def test_every_option_says_what_choosing_it_does() -> None:
         assert "_target_" not in path.read_text(encoding="utf-8")
 
 
-def test_showing_the_configuration_writes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_showing_the_configuration_writes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_command_line(["--cfg", "job", "precision=bf16"]) == 0
     assert "name: bf16" in capfd.readouterr().out
@@ -165,7 +176,8 @@ def test_an_installed_wheel_runs_from_any_folder(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path / "wheel"), str(root)], check=True
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path / "wheel"), str(root)],
+        check=True,
     )
     (wheel,) = (tmp_path / "wheel").iterdir()
     subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True)

@@ -1,13 +1,13 @@
 """Accelerators as their drivers, or torch, describe them; and which of them is used."""
 
 import pytest
-from tests.hardware_makers import Gpu, Nvml, NvmlError, linux, sources, write
 
 from runner.config import HardwareConfig
 from runner.errors import RequestError
 from runner.hardware import Hardware, detect
 from runner.hardware.torch_build import Probe
 from runner.units import GiB, MiB
+from tests.hardware_makers import Gpu, Nvml, NvmlError, linux, sources, write
 
 AMPERE = Gpu()
 TURING = Gpu(name="Tesla T4", uuid="GPU-t4bbbb", capability=(7, 5), total=15 * GiB)

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.hardware_makers import V1_MOUNT, V2_MOUNT, cgroup_v1, cgroup_v2, linux, sources, write
 
 from runner.config import HardwareConfig
 from runner.hardware import Hardware, detect
 from runner.units import GiB, MiB
+from tests.hardware_makers import V1_MOUNT, V2_MOUNT, cgroup_v1, cgroup_v2, linux, sources, write
 
 
 def on(root: Path, *, limit: int | None = None, **more: object) -> Hardware:

@@ -90,7 +90,9 @@ def test_a_worker_that_just_exits_is_an_error() -> None:
 
 def test_the_parent_samples_the_workers_memory() -> None:
     sizes: list[int] = []
-    run_isolated(take_memory, 200 * 2**20, on_message=lambda m: sizes.append(m.value[1]) if m.kind == "sample" else None)
+    run_isolated(
+        take_memory, 200 * 2**20, on_message=lambda m: sizes.append(m.value[1]) if m.kind == "sample" else None
+    )
     assert max(size for size in sizes if size) - min(size for size in sizes if size) > 150 * 2**20
 
 

@@ -96,7 +96,9 @@ def rewritten(checkpoint: Checkpoint, folder: Path, change: Any) -> Checkpoint:
 
 def test_missing_parameters_are_an_error_that_names_them(qwen: Checkpoint, tmp_path: Path) -> None:
     broken = rewritten(qwen, tmp_path / "m", lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
-    with pytest.raises(CheckpointError, match=r"lacks 1 parameters.*model\.layers\.1\.mlp\.up_proj\.weight.*allow_missing"):
+    with pytest.raises(
+        CheckpointError, match=r"lacks 1 parameters.*model\.layers\.1\.mlp\.up_proj\.weight.*allow_missing"
+    ):
         load(broken, settings("load"))
 
 

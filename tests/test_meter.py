@@ -72,7 +72,9 @@ def test_a_span_begins_with_what_was_there() -> None:
     assert _live(changes, 7, 8) == {"allocated": 50, "peak_allocated": 50}
 
 
-def test_where_the_kernels_mark_cannot_be_reset_samples_are_taken_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_kernels_mark_cannot_be_reset_samples_are_taken_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(path: Path, text: str) -> None:
         raise PermissionError(13, "not permitted")
 

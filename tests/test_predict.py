@@ -9,6 +9,7 @@ from runner.checkpoint import Checkpoint
 from runner.errors import RequestError
 from runner.predict import Footprint, kv_cache_bytes, measure_base, parameter_bytes, predict, trace
 from runner.predict.ledger import CATEGORIES, Ledger
+from runner.predict.overhead import first_use
 from runner.units import GiB, KiB, MiB
 from tests.makers import card, processor
 from tests.predict_makers import checkpoint, settings
@@ -184,7 +185,7 @@ def test_an_estimate_is_of_the_size_of_the_trace(workload: str) -> None:
 
     made = checkpoint("llama", hidden_size=256, intermediate_size=1024, vocab_size=4096)
     values = settings(workload=workload, sequence_length=128)
-    rough = estimate(made, values, overhead=0, why="for a test")
+    rough = estimate(made, values, why="for a test")
     assert rough.work_peak == pytest.approx(trace(made, values).peak.total, rel=0.3)
 
 
@@ -250,8 +251,16 @@ def test_a_card_s_allocator_reserves_at_least_what_is_allocated_and_the_cpu_has_
     assert predict(checkpoint("llama"), settings(), processor()).reserved is None
 
 
-def test_unknown_overhead_of_a_cpu_is_noted() -> None:
-    assert any("not counted" in note for note in predict(checkpoint("llama"), settings(), processor()).notes)
+def test_an_overhead_that_was_not_measured_is_a_constant_that_a_note_names() -> None:
+    footprint = predict(checkpoint("llama"), settings(), processor())
+    assert footprint.overhead == 360 * MiB
+    assert any("overhead is a constant" in note for note in footprint.notes)
+
+
+def test_training_on_a_cpu_leaves_room_for_what_malloc_keeps() -> None:
+    small, large = (first_use(settings(workload="train"), processor(), tensors) for tensors in (0, 1000 * MiB))
+    assert (small, large) == (40 * MiB, 160 * MiB)
+    assert first_use(settings(workload="train", device="cuda:0"), card(), 1000 * MiB) == 0
 
 
 def test_timeline_names_phases_and_modules_and_contains_the_peak() -> None:

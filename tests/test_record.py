@@ -92,7 +92,9 @@ def to_json_roundtrip(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_a_failed_write_leaves_the_earlier_record_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_earlier_record_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_record(record(run_id="first"), tmp_path)
 
     def fail(*arguments: Any) -> None:
@@ -128,7 +130,9 @@ def test_what_is_no_record_is_refused_with_the_reason(tmp_path: Path, text: str 
 
 
 def test_an_error_ends_the_record_with_its_status_and_remedies() -> None:
-    ended = record().with_error(DoesNotFit("too large", remedies=[{"override": "precision=bf16", "peak": 1, "fits": True}]))
+    ended = record().with_error(
+        DoesNotFit("too large", remedies=[{"override": "precision=bf16", "peak": 1, "fits": True}])
+    )
     values = to_json(ended)
     assert values["status"] == "refused"
     assert values["error"] == {

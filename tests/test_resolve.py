@@ -15,7 +15,12 @@ TRAIN = {"name": Workload.train}
 
 def plan_for(config: RunConfig, machine: Hardware, *, predict: Any = None, num_layers: int = 8, **values: Any) -> Plan:
     return resolve(
-        config, machine, checkpoint(**values), predict=predict or linear_model(), num_layers=num_layers, prompt_tokens=None
+        config,
+        machine,
+        checkpoint(**values),
+        predict=predict or linear_model(),
+        num_layers=num_layers,
+        prompt_tokens=None,
     )
 
 
@@ -152,7 +157,9 @@ def test_remedies_add_up_where_none_alone_is_enough() -> None:
 def test_a_refusal_says_wish_fact_gap_and_that_nothing_helps() -> None:
     plan = plan_for(request(workload=LOAD), card(budget=GiB))
     message = refusal(plan, card(budget=GiB)).message
-    assert message.startswith("needs 1.86 GiB on cuda:0; 1.00 GiB may be used (free device memory), 64.00 MiB is kept clear")
+    assert message.startswith(
+        "needs 1.86 GiB on cuda:0; 1.00 GiB may be used (free device memory), 64.00 MiB is kept clear"
+    )
     assert "947.35 MiB short" in message
     assert "Nothing here makes it smaller" in message
 

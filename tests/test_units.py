@@ -23,7 +23,14 @@ def test_a_large_plain_number_keeps_every_byte() -> None:
 
 @pytest.mark.parametrize(
     ("size", "words"),
-    [(0, "0 B"), (1023, "1023 B"), (KiB, "1.00 KiB"), (3 * GiB // 2, "1.50 GiB"), (-GiB, "-1.00 GiB"), (None, "unknown")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (KiB, "1.00 KiB"),
+        (3 * GiB // 2, "1.50 GiB"),
+        (-GiB, "-1.00 GiB"),
+        (None, "unknown"),
+    ],
 )
 def test_a_size_is_said_in_the_largest_unit_that_fits(size: int | None, words: str) -> None:
     assert format_size(size) == words

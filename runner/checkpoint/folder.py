@@ -136,7 +136,9 @@ def _architecture(config: Mapping[str, Any]) -> tuple[str, str]:
     if not isinstance(model_type, str) or not model_type:
         raise CheckpointError(f"{CONFIG} has no model_type, so no class of transformers can be chosen")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-        raise CheckpointError(f"{CONFIG} (model type {model_type}) names no architectures, such as [\"Qwen3ForCausalLM\"]")
+        raise CheckpointError(
+            f'{CONFIG} (model type {model_type}) names no architectures, such as ["Qwen3ForCausalLM"]'
+        )
     return architectures[0], model_type
 
 

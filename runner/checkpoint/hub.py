@@ -121,7 +121,9 @@ def _remote(config: ModelConfig, revision: str, sizes: dict[str, int]) -> Checkp
         found = f"; it has {', '.join(others[:3])}" if others else ""
         raise CheckpointError(f"model.id={config.id} has neither {WEIGHTS} nor {INDEX}{found}")
     with ThreadPoolExecutor(max_workers=8) as pool:
-        headers = dict(zip(shards, pool.map(lambda shard: _header(str(config.id), revision, shard), shards), strict=True))
+        headers = dict(
+            zip(shards, pool.map(lambda shard: _header(str(config.id), revision, shard), shards), strict=True)
+        )
     if weight_map:
         check_index(weight_map, headers, INDEX)
     folder = Path(snapshot_download(str(config.id), revision=revision, allow_patterns=list(SMALL_FILES)))
@@ -152,9 +154,13 @@ def _header(id: str, revision: str, file: str) -> tuple[StoredTensor, ...]:
         for length in entry.shape:
             count *= length
         if count * ITEMSIZE[dtype] != end - begin:
-            raise CheckpointError(f"{file}: {name!r} of shape {entry.shape} in {entry.dtype} cannot be {end - begin} bytes")
+            raise CheckpointError(
+                f"{file}: {name!r} of shape {entry.shape} in {entry.dtype} cannot be {end - begin} bytes"
+            )
         tensors.append(
-            StoredTensor(name=name, dtype=dtype, shape=tuple(entry.shape), num_bytes=end - begin, file=file, offset=begin)
+            StoredTensor(
+                name=name, dtype=dtype, shape=tuple(entry.shape), num_bytes=end - begin, file=file, offset=begin
+            )
         )
     return tuple(tensors)
 
@@ -171,9 +177,7 @@ def _cached(config: ModelConfig, revision: str) -> Checkpoint | None:
     if not (folder / CONFIG).exists():
         return None
     try:
-        return inspect_folder(
-            folder, source="hf", allow_pickle=config.allow_pickle, id=config.id, revision=folder.name
-        )
+        return inspect_folder(folder, source="hf", allow_pickle=config.allow_pickle, id=config.id, revision=folder.name)
     except CheckpointError:
         return None
 
@@ -194,7 +198,9 @@ def _explained(config: ModelConfig) -> Iterator[None]:
             f"model.id={config.id} is gated: accept its terms on its page, then set HF_TOKEN to a token that may read it"
         ) from None
     except errors.RevisionNotFoundError:
-        raise CheckpointError(f"model.id={config.id} has no revision {config.revision!r}; main is the default") from None
+        raise CheckpointError(
+            f"model.id={config.id} has no revision {config.revision!r}; main is the default"
+        ) from None
     except errors.RepositoryNotFoundError:
         raise CheckpointError(
             f"model.id={config.id} is not on the Hub, or it is private: check the spelling, or set HF_TOKEN"

@@ -1,6 +1,6 @@
 """List the tensors of a model from its configuration. Run as a program, so that torch stays out of the caller.
 
-    python -m runner.checkpoint.layout < config.json   prints [[name, dtype, shape], …]
+python -m runner.checkpoint.layout < config.json   prints [[name, dtype, shape], …]
 """
 
 import json

@@ -55,12 +55,12 @@ def inspect_random(config: ModelConfig, *, environment: Mapping[str, str]) -> Ch
         for length in shape:
             size *= length
         tensors.append(
-            StoredTensor(name=tensor_name, dtype=dtype, shape=tuple(shape), num_bytes=size, file=WEIGHTS, offset=position)
+            StoredTensor(
+                name=tensor_name, dtype=dtype, shape=tuple(shape), num_bytes=size, file=WEIGHTS, offset=position
+            )
         )
         position += size
-    planned = describe(
-        values, tensors, source="random", id=name, revision=None, path=None, has_tokenizer=False
-    )
+    planned = describe(values, tensors, source="random", id=name, revision=None, path=None, has_tokenizer=False)
     folder = _folder(planned, config, environment)
     if (folder / CONFIG).exists():
         return inspect_folder(folder, source="random", id=name)

@@ -126,7 +126,9 @@ def _check_option(group: str, value: str, arguments: Arguments) -> None:
     there = options(group, arguments.config_dir)
     listed = _values(value)
     if len(listed) > 1 and not arguments.flags.multirun:
-        raise RequestError(f"{group}={value}: several values are a sweep, which needs -m: python -m runner -m {group}={value}")
+        raise RequestError(
+            f"{group}={value}: several values are a sweep, which needs -m: python -m runner -m {group}={value}"
+        )
     for item in listed:
         if item in there or _is_sweep_expression(item):
             continue
@@ -149,7 +151,9 @@ def _check_value(key: str, field: dataclasses.Field[object], value: str, *, mult
     there = choices(field)
     listed = _values(value)
     if there and len(listed) > 1 and not multirun:
-        raise RequestError(f"{key}={value}: several values are a sweep, which needs -m: python -m runner -m {key}={value}")
+        raise RequestError(
+            f"{key}={value}: several values are a sweep, which needs -m: python -m runner -m {key}={value}"
+        )
     if not there:
         return
     for item in listed:

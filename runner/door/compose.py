@@ -18,11 +18,10 @@ def check_configuration(arguments: Arguments) -> None:
     """Compose what would run, for a sweep each value once, and raise RequestError for the first mistake."""
     from hydra import compose, initialize_config_dir
 
-    with explained():
-        with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
-            extra = [f"hydra.searchpath=[file://{arguments.config_dir.resolve()}]"] if arguments.config_dir else []
-            for overrides in itertools.islice(_each_value(arguments), MOST_JOBS_CHECKED):
-                to_run_config(compose(arguments.flags.config_name or "run", overrides=[*overrides, *extra]))
+    with explained(), initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
+        extra = [f"hydra.searchpath=[file://{arguments.config_dir.resolve()}]"] if arguments.config_dir else []
+        for overrides in itertools.islice(_each_value(arguments), MOST_JOBS_CHECKED):
+            to_run_config(compose(arguments.flags.config_name or "run", overrides=[*overrides, *extra]))
 
 
 def to_run_config(composed: Any) -> RunConfig:

@@ -218,7 +218,13 @@ def main() -> None:
     recipe, config = Recipe(steps=given.steps, seed=given.seed), CONFIG
     if given.quick:
         recipe = Recipe(
-            steps=min(given.steps, 30), seed=given.seed, batch=4, length=64, vocabulary=320, warmup=5, most_documents=300
+            steps=min(given.steps, 30),
+            seed=given.seed,
+            batch=4,
+            length=64,
+            vocabulary=320,
+            warmup=5,
+            most_documents=300,
         )
         config = QUICK
     make(given.out, recipe, config)

@@ -49,9 +49,7 @@ class Loaded:
         release_memory(self.device)
 
 
-def load(
-    checkpoint: Checkpoint, settings: Settings, *, progress: Callable[[int, int], None] | None = None
-) -> Loaded:
+def load(checkpoint: Checkpoint, settings: Settings, *, progress: Callable[[int, int], None] | None = None) -> Loaded:
     """Return the model of the plan, filled, checked and on its device.
 
     Its memory peaks at its own bytes and a few blocks: the file is read a block at a time. Raises CheckpointError
@@ -109,9 +107,7 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise CheckpointError(f"the tokenizer in {folder} cannot be loaded: {error}") from None
 

@@ -118,7 +118,9 @@ class SourceTensor:
         while position < len(memory):
             count = os.preadv(self._descriptor, [memory[position : position + LARGEST_READ]], offset + position)
             if count == 0:
-                raise CheckpointError(f"{self._stored.file} ends at byte {offset + position}, inside {self._stored.name!r}")
+                raise CheckpointError(
+                    f"{self._stored.file} ends at byte {offset + position}, inside {self._stored.name!r}"
+                )
             position += count
             self._progress.add(count)
 

@@ -36,17 +36,20 @@ def predict(
     CPU. Where a model cannot be traced, formulas answer and `method` says why.
 
     `overhead` is what the process takes besides tensors before the model is loaded: on the CPU what `measure_base`
-    says; None is a constant on an accelerator and not counted on the CPU, which a note says.
+    says; None is a constant, which a note names.
 
     Raises RequestError or CheckpointError when the run itself would.
     """
     besides, notes = of_device(hardware) if overhead is None else (overhead, ())
+
+    def complete(found: Footprint) -> Footprint:
+        more = besides + first_use(settings, hardware, found.peak)
+        return replace(found, overhead=more, peak=found.peak + more, notes=(*found.notes, *notes))
+
     if settings.workload == "load":
-        return _noting(load_footprint(checkpoint, settings, overhead=besides), notes)
-    besides += first_use(settings, hardware)
+        return complete(load_footprint(checkpoint, settings))
     if settings.workload not in TRACED:
-        why = f"workload {settings.workload} is not traced"
-        return _noting(estimate(checkpoint, settings, overhead=besides, why=why), notes)
+        return complete(estimate(checkpoint, settings, why=f"workload {settings.workload} is not traced"))
     try:
         traced = trace(checkpoint, settings, capability=hardware.capability)
     except RunnerError:
@@ -54,8 +57,8 @@ def predict(
     except Exception as error:
         _log.debug("the trace of %s failed", checkpoint.architecture, exc_info=True)
         why = f"{checkpoint.architecture} does not run on fake tensors ({type(error).__name__}: {_first_line(error)})"
-        return _noting(estimate(checkpoint, settings, overhead=besides, why=why), notes)
-    return _noting(_from_trace(traced, overhead=besides), notes)
+        return complete(estimate(checkpoint, settings, why=why))
+    return complete(_from_trace(traced))
 
 
 def trace(checkpoint: Checkpoint, settings: Settings, *, capability: tuple[int, int] | None = None) -> "Trace":
@@ -70,16 +73,12 @@ def trace(checkpoint: Checkpoint, settings: Settings, *, capability: tuple[int, 
     return trace_workload(checkpoint, settings, granularity=granularity, capability=capability)
 
 
-def _from_trace(traced: "Trace", *, overhead: int) -> Footprint:
+def _from_trace(traced: "Trace") -> Footprint:
     peak = traced.peak
     return Footprint(
-        **peak.by_category, overhead=overhead, peak=peak.total + overhead, load_peak=traced.loaded.total,
-        work_peak=peak.total, moment=peak.phase, method="traced", notes=traced.notes, reserved=traced.reserved,
+        **peak.by_category, overhead=0, peak=peak.total, load_peak=traced.loaded.total, work_peak=peak.total,
+        moment=peak.phase, method="traced", notes=traced.notes, reserved=traced.reserved,
     )  # fmt: skip
-
-
-def _noting(footprint: Footprint, notes: tuple[str, ...]) -> Footprint:
-    return replace(footprint, notes=(*footprint.notes, *notes))
 
 
 def _first_line(error: Exception) -> str:

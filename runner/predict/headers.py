@@ -49,20 +49,20 @@ def kv_cache_bytes(config: Mapping[str, Any], settings: Settings, dtype: str | N
     return per_token * tokens * held
 
 
-def load_footprint(checkpoint: Checkpoint, settings: Settings, *, overhead: int) -> Footprint:
+def load_footprint(checkpoint: Checkpoint, settings: Settings) -> Footprint:
     """Return the footprint of loading and nothing else.
 
-    The source is read through read-only maps, which allocate nothing, so the model itself is the peak.
+    The file is read a block at a time into the model's own memory, so the model itself is the peak.
     """
     parameters = parameter_bytes(checkpoint, settings)
     return Footprint(
         parameters=parameters, buffers=0, gradients=0, optimizer_state=0, activations=0, kv_cache=0, workspace=0,
-        overhead=overhead, peak=parameters + overhead, load_peak=parameters, work_peak=parameters, moment="load",
+        overhead=0, peak=parameters, load_peak=parameters, work_peak=parameters, moment="load",
         method="headers", notes=("buffers that are not stored, such as rotary frequencies, are not counted",),
     )  # fmt: skip
 
 
-def estimate(checkpoint: Checkpoint, settings: Settings, *, overhead: int, why: str) -> Footprint:
+def estimate(checkpoint: Checkpoint, settings: Settings, *, why: str) -> Footprint:
     """Return a footprint by formulas for a model that could not be traced; `why` becomes part of its method.
 
     Its error is tens of percent in what is not weights: the formulas know sizes, not the model's code.
@@ -91,7 +91,7 @@ def estimate(checkpoint: Checkpoint, settings: Settings, *, overhead: int, why: 
         moment = "decode" if new_only else "forward"
     work = parameters + sum(parts.values())
     return Footprint(
-        parameters=parameters, buffers=0, **parts, overhead=overhead, peak=work + overhead, load_peak=parameters,
+        parameters=parameters, buffers=0, **parts, overhead=0, peak=work, load_peak=parameters,
         work_peak=work, moment=moment, method=f"estimated: {why}",
         notes=("weights are exact, everything else is a formula over config.json's sizes",),
     )  # fmt: skip

@@ -15,10 +15,10 @@ from runner.config import (
 )
 from runner.errors import DoesNotFit, RequestError
 from runner.hardware import Hardware
+from runner.predict.footprint import Footprint
 from runner.resolve.precision import Rung, rungs
 from runner.resolve.remedies import find_remedies, with_precision
 from runner.resolve.types import Choice, Plan
-from runner.predict.footprint import Footprint
 from runner.settings import Settings
 from runner.units import MiB, format_size
 

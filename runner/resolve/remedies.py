@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from runner.config import RunConfig
 from runner.hardware import Hardware
-from runner.resolve.types import Remedy
 from runner.predict.footprint import Footprint
+from runner.resolve.types import Remedy
 from runner.settings import DTYPES, Settings
 
 MOST_REMEDIES = 5

@@ -49,9 +49,7 @@ def generate(job: Job) -> Outcome:
 
     model, settings = job.loaded.model, job.settings
     if not getattr(model, "can_generate", lambda: False)():
-        raise RequestError(
-            f"{type(model).__name__} cannot generate; workload=forward and workload=train work with it"
-        )
+        raise RequestError(f"{type(model).__name__} cannot generate; workload=forward and workload=train work with it")
     if not getattr(model.config, "is_encoder_decoder", False):
         check_context(model, settings.sequence_length + settings.max_new_tokens, "prompt and new tokens")
     torch.manual_seed(settings.seed)
@@ -69,9 +67,7 @@ def generate(job: Job) -> Outcome:
     return Outcome(
         num_tokens=num_new * settings.micro_batch_size,
         seconds=seconds,
-        tokens_per_second=(
-            (num_new - 1) * settings.micro_batch_size / (times[-1] - times[0]) if num_new > 1 else None
-        ),
+        tokens_per_second=((num_new - 1) * settings.micro_batch_size / (times[-1] - times[0]) if num_new > 1 else None),
         time_to_first_token=times[0] - start if times else None,
         text=text,
         files=(file,),

@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.errors import WorkloadError
 
-CHUNK = 2**20
+CHUNK = 2**16
 """values that are checked at a time, so that checking takes no memory to speak of"""
 
 

@@ -77,4 +77,6 @@ def check_context(model: Any, num_tokens: int, what: str) -> None:
     config = model.config.get_text_config()
     most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if isinstance(most, int) and 0 < most < num_tokens and not getattr(config, "is_encoder_decoder", False):
-        raise RequestError(f"{what} need {num_tokens} positions, {type(model).__name__} has {most}: {num_tokens - most} too many")
+        raise RequestError(
+            f"{what} need {num_tokens} positions, {type(model).__name__} has {most}: {num_tokens - most} too many"
+        )
