@@ -52,7 +52,7 @@ def plan(model: str | Path = "embedded", **options: Any) -> "Plan":
     "auto"), memory_efficient, memory_limit ("6GiB"), device, hardware (a Hardware, for a machine that is not here),
     micro_batch_size, sequence_length, max_new_tokens, optimizer and seed.
     """
-    _, _, _, made = _planned(model, options)
+    made: Plan = _planned(model, options)[3]
     return made
 
 

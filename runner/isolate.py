@@ -58,8 +58,8 @@ def run_isolated(
 
     `task` and its arguments must be picklable. `on_message` is called in this process for every message, and for
     a sample of the worker's resident bytes every TICK. `phase` is the one it starts in. `preload` names modules
-    that the server may import too; those that do not exist are passed over. Raises the worker's RunnerError; WorkloadError for any other
-    exception in it; OutOfMemory or Killed when it died; Interrupted on SIGINT or SIGTERM.
+    that the server may import too; those that do not exist are passed over. Raises the worker's RunnerError;
+    WorkloadError for any other exception in it; OutOfMemory or Killed when it died; Interrupted on SIGINT or SIGTERM.
     """
     context = _context(preload)
     receiver, sender = context.Pipe(duplex=False)

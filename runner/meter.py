@@ -134,9 +134,10 @@ class _AllocationLedger:
         import torch
 
         os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
-        self._profiler: Any = torch.autograd.profiler.profile(profile_memory=True, use_kineto=True)
+        profiler: Any = torch.autograd.profiler.profile(profile_memory=True, use_kineto=True)
+        self._profiler = profiler
         with _quiet_stderr():
-            self._profiler.__enter__()
+            profiler.__enter__()
 
     def stop(self) -> list[tuple[int, int]]:
         """Return (time in ns, bytes allocated, or released if negative) of every change, in order."""

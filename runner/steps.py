@@ -180,7 +180,7 @@ def train_step(
     for inputs in micro_batches:
         with autocast(settings):
             value = loss(model, inputs) / len(micro_batches)
-        (value if scaler is None else scaler.scale(value)).backward()
+        torch.autograd.backward(value if scaler is None else scaler.scale(value))
         total = value.detach() if total is None else total + value.detach()
         del value
     if scaler is None:
@@ -275,7 +275,7 @@ def _input_shape(name: str, config: Any, settings: Settings) -> tuple[int, ...]:
         frames = (
             2 * config.max_source_positions if hasattr(config, "max_source_positions") else settings.sequence_length
         )
-        bins = getattr(config, "num_mel_bins", None) or getattr(config, "feature_size", 80)
+        bins = int(getattr(config, "num_mel_bins", 0) or getattr(config, "feature_size", 80))
         return (batch, bins, frames)
     return (batch, settings.sequence_length)
 

@@ -110,8 +110,8 @@ def test_a_length_is_a_number_or_auto(value: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["it's, a [test] \\ {x}", "a=b", 'say "hi"', "x\\'y", "end\\", "cost ${x} $5", "\\${x}", "a\\\\b", "1", "true", "1e3",
-     "two\nlines", "null and void", "(a)", "*"],
+    ["it's, a [test] \\ {x}", "a=b", 'say "hi"', "x\\'y", "end\\", "cost ${x} $5", "\\${x}", "a\\\\b", "1", "true",
+     "1e3", "two\nlines", "null and void", "(a)", "*"],
 )  # fmt: skip
 def test_a_prompt_arrives_as_it_was_typed(text: str) -> None:
     assert compose(f"workload.prompt={text}").workload.prompt == text
@@ -183,7 +183,8 @@ def test_an_installed_wheel_runs_from_any_folder(tmp_path: Path) -> None:
     subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True)
     done = subprocess.run(
         [sys.executable, "-m", "runner", "--cfg", "job"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, capture_output=True, text=True, check=True,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, capture_output=True, text=True,
+        check=True,
     )  # fmt: skip
     assert "source: embedded" in done.stdout
     assert (tmp_path / "site" / "runner" / "conf" / "run.yaml").exists()

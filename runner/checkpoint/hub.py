@@ -68,7 +68,7 @@ def fetch(checkpoint: Checkpoint, config: ModelConfig) -> Checkpoint:
     Returns the checkpoint with its folder, inspected again. Raises CheckpointError, also when the disk is too full.
     """
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     cache = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.exists())).free
@@ -127,7 +127,7 @@ def _remote(config: ModelConfig, revision: str, sizes: dict[str, int]) -> Checkp
     if weight_map:
         check_index(weight_map, headers, INDEX)
     folder = Path(snapshot_download(str(config.id), revision=revision, allow_patterns=list(SMALL_FILES)))
-    found = describe(
+    described = describe(
         read_json(small(CONFIG)),
         tuple(tensor for shard in shards for tensor in headers[shard]),
         source="hf",
@@ -137,7 +137,7 @@ def _remote(config: ModelConfig, revision: str, sizes: dict[str, int]) -> Checkp
         has_tokenizer=any(name in sizes for name in TOKENIZER_FILES),
         files={} if shards else pickles,
     )
-    return replace(found, tokenizer_path=folder)
+    return replace(described, tokenizer_path=folder)
 
 
 def _header(id: str, revision: str, file: str) -> tuple[StoredTensor, ...]:
@@ -195,7 +195,7 @@ def _explained(config: ModelConfig) -> Iterator[None]:
         yield
     except errors.GatedRepoError:
         raise CheckpointError(
-            f"model.id={config.id} is gated: accept its terms on its page, then set HF_TOKEN to a token that may read it"
+            f"model.id={config.id} is gated: accept its terms on its page, then set HF_TOKEN to a token for it"
         ) from None
     except errors.RevisionNotFoundError:
         raise CheckpointError(

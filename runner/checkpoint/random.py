@@ -87,8 +87,8 @@ def write_random(
     free = shutil.disk_usage(folder.parent).free
     if checkpoint.num_bytes > free:
         raise RequestError(
-            f"model.architecture={checkpoint.id} takes {format_size(checkpoint.num_bytes)}, {format_size(free)} is free "
-            f"in {folder.parent}: {format_size(checkpoint.num_bytes - free)} short. model.cache=DIR writes it elsewhere"
+            f"model.architecture={checkpoint.id} takes {format_size(checkpoint.num_bytes)}, {format_size(free)} is "
+            f"free in {folder.parent}: {format_size(checkpoint.num_bytes - free)} short. model.cache=DIR writes it elsewhere"
         )
     part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -187,9 +187,9 @@ def _blocks(tensor: StoredTensor, deviation: float) -> Iterator[memoryview]:
         if drawn:
             values = generator.standard_normal(count, dtype=np.float32)
             values *= deviation
-            yield memoryview(_as_bfloat16(values)).cast("B")
+            yield _as_bfloat16(values).data.cast("B")
         elif tensor.dtype == "bfloat16":
-            yield memoryview(_as_bfloat16(np.full(count, float(one), np.float32))).cast("B")
+            yield _as_bfloat16(np.full(count, float(one), np.float32)).data.cast("B")
         else:
             yield memoryview(bytes(count * ITEMSIZE[tensor.dtype]))
 

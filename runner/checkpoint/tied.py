@@ -9,8 +9,9 @@ TIED_NAMES: dict[str, tuple[str, ...]] = {
     "gpt2": ("transformer.wte.weight", "wte.weight", "lm_head.weight"),
     "t5": ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
     "bart": (
-        "model.shared.weight", "shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
-        "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight",
+        "model.shared.weight", "shared.weight", "model.encoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
+        "lm_head.weight",
     ),
     "whisper": ("model.decoder.embed_tokens.weight", "proj_out.weight"),
     "bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def documented(kind: type[Any]) -> list[tuple[str, Any, str]]:
         if isinstance(node, ast.ClassDef) and node.name == kind.__name__
     )
     docs: dict[str, str] = {}
-    for node, following in zip(body, body[1:], strict=False):
+    for node, following in itertools.pairwise(body):
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)

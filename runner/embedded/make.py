@@ -205,6 +205,8 @@ def _save(model: Any, tokenizer: Any, out: Path) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (out / "tokenizer_config.json").write_text(json.dumps(values, indent=2) + "\n")
+    end = {"eos_token_id": model.config.eos_token_id, "pad_token_id": model.config.pad_token_id}
+    (out / "generation_config.json").write_text(json.dumps(end, indent=2) + "\n")
 
 
 def main() -> None:

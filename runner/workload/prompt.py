@@ -9,7 +9,7 @@ from runner.config import Workload, WorkloadConfig
 from runner.errors import RequestError
 from runner.settings import Settings
 
-DEFAULT_PROMPT = "The import statement"
+DEFAULT_PROMPT = "The with statement"
 """the embedded model was trained on Python's documentation"""
 
 
