@@ -152,8 +152,9 @@ def prediction_error(record: Record) -> dict[str, float | str | None]:
 
 def predicted_peak(plan: Plan, phase: str, basis: str | None) -> int:
     """Return the plan's peak of a phase in bytes, as it compares with what was measured on `basis`."""
-    tensors = plan.footprint.load_peak if phase == "load" else plan.footprint.work_peak
-    return tensors if basis == "peak_allocated" else tensors + plan.footprint.overhead
+    found = plan.footprint
+    tensors, besides = (found.load_peak, found.load_overhead) if phase == "load" else (found.work_peak, found.overhead)
+    return tensors if basis == "peak_allocated" else tensors + besides
 
 
 def measured_peak(stats: MemoryStats | None, plan: Plan) -> tuple[int | None, str | None]:

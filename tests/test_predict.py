@@ -253,7 +253,8 @@ def test_a_card_s_allocator_reserves_at_least_what_is_allocated_and_the_cpu_has_
 
 def test_an_overhead_that_was_not_measured_is_a_constant_that_a_note_names() -> None:
     footprint = predict(checkpoint("llama"), settings(), processor())
-    assert footprint.overhead == 360 * MiB
+    assert footprint.load_overhead == 312 * MiB
+    assert 325 * MiB < footprint.overhead < 330 * MiB
     assert any("overhead is a constant" in note for note in footprint.notes)
 
 

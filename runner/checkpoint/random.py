@@ -88,7 +88,8 @@ def write_random(
     if checkpoint.num_bytes > free:
         raise RequestError(
             f"model.architecture={checkpoint.id} takes {format_size(checkpoint.num_bytes)}, {format_size(free)} is "
-            f"free in {folder.parent}: {format_size(checkpoint.num_bytes - free)} short. model.cache=DIR writes it elsewhere"
+            f"free in {folder.parent}: {format_size(checkpoint.num_bytes - free)} short. "
+            f"model.cache=DIR is another place"
         )
     part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:

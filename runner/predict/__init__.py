@@ -12,7 +12,7 @@ from runner.errors import RunnerError
 from runner.hardware import Hardware
 from runner.predict.footprint import Footprint
 from runner.predict.headers import estimate, kv_cache_bytes, load_footprint, parameter_bytes
-from runner.predict.overhead import first_use, measure_base, of_device
+from runner.predict.overhead import first_use, measure_base, of_device, while_loading
 from runner.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ def predict(
 
     def complete(found: Footprint) -> Footprint:
         more = besides + first_use(settings, hardware, found.peak)
-        return replace(found, overhead=more, peak=found.peak + more, notes=(*found.notes, *notes))
+        loading = besides + while_loading(hardware)
+        return replace(
+            found, overhead=more, load_overhead=loading, peak=found.peak + more, notes=(*found.notes, *notes)
+        )
 
     if settings.workload == "load":
         return complete(load_footprint(checkpoint, settings))

@@ -33,6 +33,8 @@ class Footprint:
     """how the figures were found: traced, or from headers alone"""
     notes: tuple[str, ...] = ()
     """what the method left out or estimated"""
+    load_overhead: int = 0
+    """what the process takes besides tensors while it loads; overhead adds what the workload brings"""
     reserved: int | None = None
     """most bytes that the device's allocator holds for the tensors, in whole segments; it gives what is unused back
     before it reports that memory ran out, so what must fit lies between this and work_peak. None: not known"""

@@ -15,14 +15,16 @@ HOPPER = (9, 0)
 LIBRARIES = 300 * MiB
 """Resident size of Python with torch, transformers and one model's module imported: 290 to 296 MiB with torch 2.13
 and transformers 5.24 on Linux, 320 to 350 with transformers 4.57."""
-FIRST_USE = {"load": 16 * MiB, "forward": 60 * MiB, "generate": 60 * MiB, "train": 40 * MiB}
-"""Resident growth beyond tensors and imports when a workload runs for the first time on a CPU: thread pools, packing
-buffers of MKL and oneDNN, the loader's blocks. Measured in whole runs on two threads, fp32 and bf16, in MiB:
-load 8 to 15 (models of 0.2 to 2300 MiB); forward and generate 18 to 27 (0.2 M parameters), 30 to 68 (124 M), 41 to 60
-(596 M); train 25 to 41 (0.2 M)."""
-KEPT_BY_MALLOC = {"train": 0.12}
-"""Share of the peak's tensors that malloc holds besides, when blocks of many sizes come and go: 9.7 to 12.2 % in
-training steps with 1.8 and 2.1 GiB of tensors (bert_base, gpt2), after the constant above."""
+LOADING = 12 * MiB
+"""Resident growth beyond tensors and imports while a model is loaded on a CPU: 8 to 15 MiB, measured with models of
+0.2 to 2300 MiB."""
+FIRST_USE = {"forward": 25 * MiB, "generate": 25 * MiB, "train": 40 * MiB}
+KEPT = {"forward": 0.10, "generate": 0.10, "train": 0.12}
+KEPT_AT_MOST = {"forward": 40 * MiB, "generate": 40 * MiB}
+"""Resident growth beyond tensors and imports once a workload runs on a CPU: thread pools, packing buffers of MKL and
+oneDNN, and what malloc keeps when blocks of many sizes come and go: a constant, and a share of the tensors. Measured in
+whole runs on two threads, fp32 and bf16, in MiB. Forward and generate: 18 to 27 (0.2 M parameters), 30 to 68 (109 and
+124 M), 41 to 60 (596 M). Train: 25 to 41 (0.2 M), 179 to 218 beside 1847 of tensors, 252 to 267 beside 2193."""
 
 
 def measure_base() -> int:
@@ -52,4 +54,11 @@ def first_use(settings: Settings, hardware: Hardware, tensors: int) -> int:
     """Return what shows up on a CPU besides `tensors` bytes of tensors once the workload runs."""
     if hardware.device_type != "cpu":
         return 0
-    return FIRST_USE.get(settings.workload, 0) + int(KEPT_BY_MALLOC.get(settings.workload, 0.0) * tensors)
+    workload = settings.workload
+    kept = min(int(KEPT.get(workload, 0.0) * tensors), KEPT_AT_MOST.get(workload, tensors))
+    return LOADING if workload == "load" else FIRST_USE.get(workload, 0) + kept
+
+
+def while_loading(hardware: Hardware) -> int:
+    """Return what shows up on a CPU besides tensors while a model is loaded."""
+    return LOADING if hardware.device_type == "cpu" else 0
