@@ -57,8 +57,10 @@ def _through_hydra(arguments: Arguments) -> int:
     import hydra
 
     codes: list[int] = []
+    folders: list[Path] = []
 
     def task(composed: Any) -> int:
+        folders.append(_folder())
         codes.append(_job(composed, arguments))
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
@@ -74,7 +76,23 @@ def _through_hydra(arguments: Arguments) -> int:
         return ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 2
     finally:
         sys.argv = command
+        if arguments.flags.multirun and folders:
+            _tell_sweep(folders[0].parent)
     return max(codes, default=0)
+
+
+def _folder() -> Path:
+    from hydra.core.hydra_config import HydraConfig
+
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
+def _tell_sweep(folder: Path) -> None:
+    """Write the sweep's files and print its table, also when the sweep was interrupted."""
+    from runner.compare import table, write_sweep
+
+    rows = write_sweep(folder)
+    print(f"\n{table(rows)}\nsweep       {folder / 'sweep.csv'}")
 
 
 def _job(composed: Any, arguments: Arguments) -> int:
@@ -88,7 +106,7 @@ def _job(composed: Any, arguments: Arguments) -> int:
 
     settings = HydraConfig.get()
     context = RunContext(
-        folder=Path(settings.runtime.output_dir),
+        folder=_folder(),
         overrides=tuple(settings.overrides.task),
         command=("python", "-m", "runner", *arguments.argv),
         config_yaml=OmegaConf.to_container(composed, resolve=True, enum_to_str=True),  # type: ignore[arg-type]
