@@ -1,6 +1,6 @@
 """Read records and set them side by side: a table, CSV and JSON. It needs nothing but the records.
 
-    python -m runner.compare DIR… [--csv FILE] [--json FILE]
+python -m runner.compare DIR… [--csv FILE] [--json FILE]
 """
 
 import argparse
@@ -217,7 +217,9 @@ def _write(path: Path, text: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, print the table, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m runner.compare", description="Set the records of runs side by side.")
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.compare", description="Set the records of runs side by side."
+    )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="runs are looked for below it")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the rows as CSV")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")

@@ -145,7 +145,6 @@ def test_a_run_over_its_cgroup_limit_has_its_record(tmp_path: Path) -> None:
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(2**20))
-        (group / "memory.move_charge_at_immigrate").write_text("1")
         (group / "tasks").write_text(str(worker))
         out, err = parent.communicate(timeout=60)
     finally:
