@@ -67,7 +67,7 @@ def fetch(checkpoint: Checkpoint, config: ModelConfig) -> Checkpoint:
 
     Returns the checkpoint with its folder, inspected again. Raises CheckpointError, also when the disk is too full.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants, hf_hub_download, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     cache = Path(constants.HF_HUB_CACHE)
@@ -85,6 +85,8 @@ def fetch(checkpoint: Checkpoint, config: ModelConfig) -> Checkpoint:
         folder = snapshot_download(
             str(checkpoint.id), revision=checkpoint.revision, allow_patterns=[*files, *SMALL_FILES, *code]
         )
+        # The branch is noted in the cache by name, so that it is found there without a network.
+        hf_hub_download(str(checkpoint.id), CONFIG, revision=config.revision)
     return inspect_folder(
         Path(folder), source="hf", allow_pickle=config.allow_pickle, id=checkpoint.id, revision=checkpoint.revision
     )
@@ -167,18 +169,15 @@ def _header(id: str, revision: str, file: str) -> tuple[StoredTensor, ...]:
 
 def _cached(config: ModelConfig, revision: str) -> Checkpoint | None:
     """Return the checkpoint from the local cache when all of its weights are there."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub import try_to_load_from_cache
 
-    try:
-        folder = Path(snapshot_download(str(config.id), revision=revision, local_files_only=True, allow_patterns=[]))
-    except LocalEntryNotFoundError:
+    found = try_to_load_from_cache(str(config.id), CONFIG, revision=revision)
+    if not isinstance(found, str):
         return None
-    if not (folder / CONFIG).exists():
-        return None
+    folder = Path(found).parent
     try:
         return inspect_folder(folder, source="hf", allow_pickle=config.allow_pickle, id=config.id, revision=folder.name)
-    except CheckpointError:
+    except CheckpointError:  # begun and not finished: the Hub is asked for the rest
         return None
 
 
