@@ -201,7 +201,7 @@ def _resident(pid: int | None) -> int | None:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return pages * os.sysconf("SC_PAGE_SIZE") or None
 
 
 def _end(process: Any) -> None:

@@ -20,9 +20,11 @@ from runner.isolate import Message, run_isolated
 from runner.logs import terminal_bar
 from runner.meter import MemoryStats
 from runner.narrate import Narrator
+from runner.picture import memory_picture
 from runner.predict import predict
 from runner.record import (
     PHASES,
+    PICTURE,
     RECORD,
     Record,
     environment,
@@ -56,9 +58,11 @@ def run(config: RunConfig, context: RunContext) -> int:
         ending = WorkloadError(f"runner itself failed: {type(error).__name__}: {error}")
     else:
         recorder.write(status="completed")
+        recorder.draw()
         log.info("record      %s", recorder.path)
         return 0
     recorder.fail(ending)
+    recorder.draw()
     log.error("%s", ending.message)
     log.info("record      %s", recorder.path)
     return ending.exit_code
@@ -193,6 +197,10 @@ class Recorder:
                 narrator.progress(*message.value)
 
         return take
+
+    def draw(self) -> None:
+        """Write the picture of the run's memory."""
+        (self.context.folder / PICTURE).write_text(memory_picture(self.record), encoding="utf-8")
 
     def finish(self, worked: worker.Worked) -> None:
         """Take a worker's result into the record."""

@@ -17,7 +17,7 @@ FLOORS = [
     {"predict"},
     {"resolve", "loader"},
     {"record", "workload"},
-    {"narrate", "worker", "compare"},
+    {"narrate", "picture", "worker", "compare"},
     {"run"},
     {"door", "api"},
     {"__main__", "__init__"},

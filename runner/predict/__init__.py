@@ -4,7 +4,9 @@
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from runner.checkpoint import Checkpoint
@@ -17,11 +19,13 @@ from runner.settings import Settings
 
 if TYPE_CHECKING:
     from runner.predict.dry_run import Trace
+    from runner.predict.ledger import Moment
 
 __all__ = ["Footprint", "kv_cache_bytes", "measure_base", "parameter_bytes", "predict", "trace"]
 
 _log = logging.getLogger(__name__)
 TRACED = ("forward", "generate", "train")
+TIMELINE_POINTS = 240
 GRANULARITY = {"cpu": 1, "cuda": 512}
 """What allocators round a tensor's bytes up to: CUDA's caching allocator kMinBlockSize = 512 (c10/core/
 CachingDeviceAllocator.h); the CPU's asks malloc for what is needed."""
@@ -80,8 +84,21 @@ def _from_trace(traced: "Trace") -> Footprint:
     peak = traced.peak
     return Footprint(
         **peak.by_category, overhead=0, peak=peak.total, load_peak=traced.loaded.total, work_peak=peak.total,
-        moment=peak.phase, method="traced", notes=traced.notes, reserved=traced.reserved,
+        moment=peak.phase, module=peak.module, operation=peak.operation, method="traced", notes=traced.notes,
+        reserved=traced.reserved, timeline=thinned(traced.timeline),
     )  # fmt: skip
+
+
+def thinned(timeline: "Sequence[Moment]", most: int = TIMELINE_POINTS) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """Return at most `most` points of a timeline, of neighbours in one phase the highest."""
+    size = max(1, -(-len(timeline) // most))
+    points: list[tuple[str, Mapping[str, int]]] = []
+    for phase, moments in groupby(timeline, key=lambda moment: moment.phase):
+        group = list(moments)
+        for start in range(0, len(group), size):
+            highest = max(group[start : start + size], key=lambda moment: moment.total)
+            points.append((phase, {name: bytes_ for name, bytes_ in highest.by_category.items() if bytes_}))
+    return tuple(points)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """The predicted bytes of one run, by part."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +30,18 @@ class Footprint:
     """allocated bytes at the highest moment of the workload, without overhead"""
     moment: str
     """when the peak is: load, forward, prefill, decode, backward or optimizer_step"""
+    module: str = ""
+    """the model's module that is at work then, by its dotted name; empty outside of the model or unknown"""
+    operation: str = ""
+    """torch's name of the operation then"""
     method: str
     """how the figures were found: traced, or from headers alone"""
     notes: tuple[str, ...] = ()
     """what the method left out or estimated"""
     load_overhead: int = 0
     """what the process takes besides tensors while it loads; overhead adds what the workload brings"""
+    timeline: tuple[tuple[str, Mapping[str, int]], ...] = field(default=(), repr=False)
+    """(phase, category → live bytes) over the run, the highest moment of each stretch; overhead not counted in"""
     reserved: int | None = None
     """most bytes that the device's allocator holds for the tensors, in whole segments; it gives what is unused back
     before it reports that memory ran out, so what must fit lies between this and work_peak. None: not known"""

@@ -91,7 +91,9 @@ def estimate(checkpoint: Checkpoint, settings: Settings, *, why: str) -> Footpri
         moment = "decode" if new_only else "forward"
     work = parameters + sum(parts.values())
     return Footprint(
-        parameters=parameters, buffers=0, **parts, overhead=0, peak=work, load_peak=parameters,
+        parameters=parameters, buffers=0, gradients=parts["gradients"], optimizer_state=parts["optimizer_state"],
+        activations=parts["activations"], kv_cache=parts["kv_cache"], workspace=parts["workspace"], overhead=0,
+        peak=work, load_peak=parameters,
         work_peak=work, moment=moment, method=f"estimated: {why}",
         notes=("weights are exact, everything else is a formula over config.json's sizes",),
     )  # fmt: skip

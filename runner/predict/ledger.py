@@ -29,6 +29,8 @@ class Moment:
     total: int
     by_category: Mapping[str, int]
     """category → live bytes; they sum up to total"""
+    operation: str = ""
+    """torch's name of the operation whose result made it the highest"""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class Ledger:
     peak: int = 0
     phase: str = "load"
     module: str = ""
+    operation: object = ""
+    """what is being computed; its text is its name"""
     _sizes: list[int] = field(default_factory=list)
     _labels: list[str] = field(default_factory=list)
     _events: list[tuple[int, int]] = field(default_factory=list)
@@ -49,6 +53,7 @@ class Ledger:
     _peak_event: int = 0
     _peak_phase: str = "load"
     _peak_module: str = ""
+    _peak_operation: object = ""
 
     def born(self, num_bytes: int, label: str = "workspace") -> int:
         """Book a new storage and return its number."""
@@ -76,6 +81,7 @@ class Ledger:
         if self.total > self.peak:
             self.peak = self.total
             self._peak_event, self._peak_phase, self._peak_module = len(self._events), self.phase, self.module
+            self._peak_operation = self.operation
 
     def relabel(self, number: int, label: str) -> None:
         """Say what a storage turned out to be, for all of its life."""
@@ -101,7 +107,10 @@ class Ledger:
         by_category = dict.fromkeys(CATEGORIES, 0)
         for number, change in self._events[: self._peak_event]:
             by_category[self._labels[number]] += change
-        return Moment(phase=self._peak_phase, module=self._peak_module, total=self.peak, by_category=by_category)
+        return Moment(
+            phase=self._peak_phase, module=self._peak_module, total=self.peak, by_category=by_category,
+            operation=str(self._peak_operation),
+        )  # fmt: skip
 
     def timeline(self) -> tuple[Moment, ...]:
         """Return the highest moment of each stretch, in order of time."""

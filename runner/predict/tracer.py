@@ -68,7 +68,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return merged
         if func is _ITEM:
             return self._read(func, args, kwargs)
-        self._previous = func
+        self._previous = self.ledger.operation = func
         run = _grouped_product if func is _GROUPED else func
         result = run(*args, **(kwargs or {}))
         if is_convolution(func):
