@@ -139,14 +139,7 @@ def footprint_sentence(footprint: Footprint) -> str:
     parts = ", ".join(
         f"{name.replace('_', ' ')} {format_size(size)}" for name in PARTS if (size := getattr(footprint, name))
     )
-    return f"{format_size(footprint.peak)} at the peak, in {where(footprint)}: {parts}"
-
-
-def where(footprint: Footprint) -> str:
-    """Return the moment of the peak in words: phase, module and operation, as far as they are known."""
-    place = footprint.moment.replace("_", " ")
-    place += f" of {footprint.module}" if footprint.module else ""
-    return place + (f" ({footprint.operation})" if footprint.operation else "")
+    return f"{format_size(footprint.peak)} at the peak, in {footprint.where}: {parts}"
 
 
 def _short(name: str) -> str:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -5,9 +6,15 @@ import pytest
 from runner.config import Checkpointing, Optimizer, OptimizerImplementation, Precision, RunConfig, Workload
 from runner.errors import RequestError
 from runner.hardware import Hardware
+from runner.predict import Footprint, predict
+from runner.predict.overhead import first_use
 from runner.resolve import Plan, margin_for, refusal, resolve
-from runner.units import GiB, MiB
+from runner.resolve.fit import MARGIN_LEAST
+from runner.settings import Settings
+from runner.units import GiB, KiB, MiB
 from tests.makers import MILLION, card, checkpoint, footprint, linear_model, processor, request, turing
+from tests.predict_makers import checkpoint as tiny_model
+from tests.predict_makers import settings as some_settings
 
 LOAD = {"name": Workload.load}
 TRAIN = {"name": Workload.train}
@@ -22,6 +29,10 @@ def plan_for(config: RunConfig, machine: Hardware, *, predict: Any = None, num_l
         num_layers=num_layers,
         prompt_tokens=None,
     )
+
+
+def train_settings() -> Settings:
+    return some_settings(workload="train")
 
 
 def reason(plan: Plan, name: str) -> str:
@@ -116,6 +127,39 @@ def test_checkpointing_auto_takes_the_fewest_layers_that_fit() -> None:
         assert plan.settings.checkpointed_layers == 8 - budget
 
 
+def test_checkpointing_auto_that_is_not_enough_says_where_the_peak_lies_and_what_helps() -> None:
+    predict = linear_model(parameters=1000 * MILLION, per_token=0, per_layer=MiB)
+    config = request(workload=TRAIN, precision={"name": Precision.fp32}, memory={"checkpointing": Checkpointing.auto})
+    plan = plan_for(config, processor(budget=10 * GiB), predict=predict)
+    assert not plan.fits
+    assert "the peak is then in forward, 14.90 GiB of it parameters" in reason(plan, "activation_checkpointing")
+    assert [remedy.override for remedy in plan.remedies if remedy.fits] == ["optimizer=adafactor"]
+
+
+@pytest.mark.parametrize("budget", range(900, 1500, 40))
+def test_checkpointing_auto_is_the_smallest_by_brute_force_on_a_real_model(budget: int) -> None:
+    """Every number of layers is predicted on a traced model; auto must have found the first that fits."""
+    made = tiny_model("qwen3", num_hidden_layers=6)
+    machine = processor(budget=budget * KiB + MARGIN_LEAST + first_use(train_settings(), processor(), 0))
+
+    def predicted(settings: Settings) -> Footprint:
+        return predict(made, settings, machine, overhead=0)
+
+    config = request(
+        workload={**TRAIN, "micro_batch_size": 2, "sequence_length": 24}, precision={"name": Precision.fp32},
+        memory={"checkpointing": Checkpointing.auto},
+    )  # fmt: skip
+    plan = resolve(config, machine, made, predict=predicted, num_layers=6)
+    fitting = [
+        layers
+        for layers in range(7)
+        if predicted(replace(plan.settings, checkpointed_layers=layers)).peak + plan.margin <= (machine.budget or 0)
+    ]
+    assert plan.fits == bool(fitting)
+    if fitting:
+        assert plan.settings.checkpointed_layers == fitting[0]
+
+
 def test_checkpointing_has_no_effect_outside_training_and_the_choice_says_so() -> None:
     plan = plan_for(request(workload=LOAD, memory={"checkpointing": Checkpointing.on}), card())
     assert plan.settings.checkpointed_layers == 0
@@ -161,6 +205,7 @@ def test_a_refusal_says_wish_fact_gap_and_that_nothing_helps() -> None:
         "needs 1.86 GiB on cuda:0; 1.00 GiB may be used (free device memory), 64.00 MiB is kept clear"
     )
     assert "947.35 MiB short" in message
+    assert "The peak is in forward, 1.86 GiB of it parameters" in message
     assert "Nothing here makes it smaller" in message
 
 

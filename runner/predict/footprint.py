@@ -45,3 +45,19 @@ class Footprint:
     reserved: int | None = None
     """most bytes that the device's allocator holds for the tensors, in whole segments; it gives what is unused back
     before it reports that memory ran out, so what must fit lies between this and work_peak. None: not known"""
+
+    @property
+    def where(self) -> str:
+        """The moment of the peak in words: phase, module and operation, as far as they are known."""
+        place = self.moment.replace("_", " ")
+        place += f" of {self.module}" if self.module else ""
+        return place + (f" ({self.operation})" if self.operation else "")
+
+    @property
+    def largest_part(self) -> tuple[str, int]:
+        """The part that takes most at the peak, by its name in words, and its bytes."""
+        names = (
+            "parameters", "buffers", "gradients", "optimizer_state", "activations", "kv_cache", "workspace", "overhead",
+        )  # fmt: skip
+        name = max(names, key=lambda part: int(getattr(self, part)))
+        return name.replace("_", " "), int(getattr(self, name))

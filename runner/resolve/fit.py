@@ -102,6 +102,8 @@ def refusal(plan: Plan, hardware: Hardware) -> DoesNotFit:
         f"needs {format_size(plan.footprint.peak)} on {place}; {format_size(plan.budget)} may be used "
         f"({plan.budget_source}), {format_size(plan.margin)} is kept clear: {format_size(plan.shortfall)} short"
     )
+    part, size = plan.footprint.largest_part
+    message += f". The peak is in {plan.footprint.where}, {format_size(size)} of it {part}"
     fitting = [remedy for remedy in plan.remedies if remedy.fits]
     if fitting:
         message += ". Fits with " + ", or with ".join(f"{r.override} ({format_size(r.peak)})" for r in fitting)
@@ -219,7 +221,12 @@ def _with_checkpointing(
     low, high = 1, most
     best = candidate(most, "does not fit even with all layers recomputed")
     if not best.fits:
-        return best if best.footprint.peak < none.footprint.peak else none
+        part, size = best.footprint.largest_part
+        reason = (
+            f"does not fit even with all layers recomputed: the peak is then in {best.footprint.where}, "
+            f"{format_size(size)} of it {part}"
+        )
+        return replace(best if best.footprint.peak < none.footprint.peak else none, checkpointing_reason=reason)
     while low < high:
         middle = (low + high) // 2
         tried = candidate(middle, "")
