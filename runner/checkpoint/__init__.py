@@ -22,7 +22,7 @@ def inspect(
     RequestError when the request is incomplete, CheckpointError when the checkpoint is missing, broken or refused.
     """
     if source is Source.embedded:
-        return inspect_folder(embedded, source=source.value)
+        return inspect_folder(embedded, source=source.value, id="embedded")
     if source is Source.random:
         return inspect_random(config, environment=environment, seed=seed)
     if source is Source.hf:

@@ -101,9 +101,10 @@ def _skeleton(values: Mapping[str, Any], *, cache: Path, environment: Mapping[st
     if path.is_file():
         with contextlib.suppress(CheckpointError, KeyError, TypeError, ValueError):
             return _parse_skeleton(read_json(str(path), name=path.name))
+    with _disk_errors(path.parent, needed=0):
+        path.parent.mkdir(parents=True, exist_ok=True)
     answer = _ask(values, environment=environment)
     with _disk_errors(path.parent, needed=len(answer)):
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         temporary.write_text(answer, encoding="utf-8")
         os.replace(temporary, path)

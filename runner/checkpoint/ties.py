@@ -43,9 +43,12 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "decoder.weight": ("model.embeddings.tok_embeddings.weight",),
 }
 """output matrix → input embeddings that it may share, tied when the configuration ties word embeddings"""
+_CODERS: Mapping[str, tuple[str, ...]] = {
+    f"{prefix}{part}.embed_tokens.weight": (f"{prefix}shared.weight",)
+    for prefix in ("", "model.", "transformer.") for part in ("encoder", "decoder")
+}  # fmt: skip
 ALWAYS: Mapping[str, tuple[str, ...]] = {
-    **{f"{prefix}{part}.embed_tokens.weight": (f"{prefix}shared.weight",)
-       for prefix in ("", "model.", "transformer.") for part in ("encoder", "decoder")},
+    **_CODERS,
     "cls.predictions.decoder.bias": ("cls.predictions.bias",),
     "lm_head.decoder.bias": ("lm_head.bias",),
     "predictions.decoder.bias": ("predictions.bias",),
@@ -84,11 +87,19 @@ def find_ties(
             if copy in shapes:
                 matches = shapes[copy] == shapes[kept]
             else:
-                matches = table is OUTPUTS and copy == _output_name(config, architecture)
+                matches = _is_implied(copy, config=config, architecture=architecture)
             if matches:
                 pairs.append((kept, copy))
                 used_guess |= table is OUTPUTS and guessed
     return pairs, used_guess
+
+
+def _is_implied(copy: str, *, config: Mapping[str, Any], architecture: str) -> bool:
+    """Whether the model has `copy` although it is not stored: its output, or a coder's look at `shared`."""
+    output = _output_name(config, architecture)
+    return output is not None and (
+        copy.removesuffix(".bias") == output.removesuffix(".weight") or copy == output or copy in _CODERS
+    )
 
 
 def _output_name(config: Mapping[str, Any], architecture: str) -> str | None:
