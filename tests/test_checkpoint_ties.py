@@ -62,8 +62,10 @@ def test_stored_copies_are_recognised(model_type: str, architecture: str, kept: 
 
 def test_encoder_and_decoder_share_their_embedding_even_when_the_head_is_apart() -> None:
     config = {"model_type": "t5", "tie_word_embeddings": False}
-    pairs, _ = ties(config, "shared.weight", "encoder.embed_tokens.weight", "lm_head.weight")
-    assert pairs == [("shared.weight", "encoder.embed_tokens.weight")]
+    names = ("shared.weight", "encoder.embed_tokens.weight", "lm_head.weight")
+    pairs, _ = ties(config, *names, architecture="T5ForConditionalGeneration")
+    stored, implied = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    assert pairs == [("shared.weight", stored), ("shared.weight", implied)]
 
 
 def test_tensors_of_different_shapes_are_never_one() -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.checkpoint.folder import inspect_folder
 from runner.checkpoint.hub import fetch, inspect_hub
-from runner.checkpoint.local import inspect_folder
 from runner.checkpoint.random_weights import inspect_random, write_random
 from runner.checkpoint.value import Checkpoint, Progress, StoredTensor, tensors_bytes
 from runner.config import ModelConfig, Source

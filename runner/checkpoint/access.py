@@ -13,7 +13,6 @@ from runner.errors import CheckpointError, RequestError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _TRUE = {"1", "on", "yes", "true"}
-_DEFAULT_ENDPOINT = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +55,17 @@ def ask_hub(config: ModelConfig, environment: Mapping[str, str]) -> Hub:
     return Hub(
         id=spelled,
         revision=config.revision,
-        endpoint=(environment.get("HF_ENDPOINT") or _DEFAULT_ENDPOINT).rstrip("/"),
+        endpoint=(environment.get("HF_ENDPOINT") or _default_endpoint()).rstrip("/"),
         token=environment.get("HF_TOKEN") or None,
         cache=Path(os.path.expandvars(cache)).expanduser(),
         offline=offline.lower() in _TRUE,
     )
+
+
+def _default_endpoint() -> str:
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
 
 
 def is_answer(error: Exception) -> bool:

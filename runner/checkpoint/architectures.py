@@ -31,7 +31,7 @@ _GEMMA: dict[str, Any] = {
     "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1,
 }  # fmt: skip
 _BERT: dict[str, Any] = {
-    "architectures": ["BertForMaskedLM"], "model_type": "bert", "vocab_size": 30522, "hidden_size": 768,
+    "architectures": ["BertModel"], "model_type": "bert", "vocab_size": 30522, "hidden_size": 768,
     "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu",
     "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "initializer_range": 0.02,
     "tie_word_embeddings": True, "pad_token_id": 0,
@@ -121,18 +121,18 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "upsample_initial_channel": 512, "sampling_rate": 16000, "initializer_range": 0.02,
     },
     "qwen3_tiny": _QWEN3 | {
-        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2,
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
-        "bos_token_id": 1, "eos_token_id": 2,
+        "bos_token_id": None, "eos_token_id": None,
     },
     "llama_tiny": _LLAMA3 | {
-        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2,
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
-        "rope_scaling": None, "bos_token_id": 1, "eos_token_id": 2,
+        "rope_scaling": None, "bos_token_id": None, "eos_token_id": None,
     },
     "bert_tiny": _BERT | {
         "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 128, "max_position_embeddings": 128,
+        "intermediate_size": 128,
     },
     "t5_tiny": _T5 | {
         "vocab_size": 512, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_decoder_layers": 2,

@@ -18,8 +18,8 @@ from typing import Any
 
 from runner.checkpoint.access import Hub, ask_hub, explain, explained, is_answer
 from runner.checkpoint.describe import TOKENIZER_FILES, describe
+from runner.checkpoint.folder import choose_weights, compare_with_index, inspect_folder, read_weight_map
 from runner.checkpoint.headers import check_entries, read_json
-from runner.checkpoint.local import choose_weights, compare_with_index, inspect_folder, read_weight_map
 from runner.checkpoint.value import Checkpoint, Progress, StoredTensor
 from runner.config import ModelConfig
 from runner.errors import CheckpointError, RequestError

@@ -16,8 +16,8 @@ from typing import Any
 
 from runner.checkpoint.architectures import architecture_config
 from runner.checkpoint.describe import describe
+from runner.checkpoint.folder import inspect_folder
 from runner.checkpoint.headers import read_json
-from runner.checkpoint.local import inspect_folder
 from runner.checkpoint.skeleton import MARK
 from runner.checkpoint.value import Checkpoint, Progress
 from runner.checkpoint.writer import SHARD, Skeleton, layout, write_folder

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.checkpoint.folder import INDEX, SINGLE
 from runner.checkpoint.headers import TORCH_TO_HEADER
-from runner.checkpoint.local import INDEX, SINGLE
 from runner.checkpoint.value import Progress, StoredTensor
 from runner.errors import CheckpointError
 from runner.settings import ITEMSIZE
@@ -127,7 +127,7 @@ def _write_settings(folder: Path, values: Mapping[str, Any], shards: Sequence[Sh
         weight_map = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
         _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": weight_map})
     tokens = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
-    _write_json(folder / "generation_config.json", {key: values[key] for key in tokens if key in values})
+    _write_json(folder / "generation_config.json", {key: values[key] for key in tokens if values.get(key) is not None})
     _write_json(folder / "config.json", values)
 
 
