@@ -199,6 +199,12 @@ def test_a_file_is_answered_with_its_folder(tmp_path: Path) -> None:
         look(tmp_path / "model.safetensors")
 
 
+def test_a_link_into_nowhere_is_named(tmp_path: Path) -> None:
+    (folder(tmp_path, files={}) / "model.safetensors").symlink_to(tmp_path / "blobs" / "gone")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read: No such file"):
+        look(tmp_path)
+
+
 def test_an_empty_folder_says_what_belongs_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is empty; give a folder with config\.json"):
         look(tmp_path)
@@ -216,6 +222,8 @@ def test_a_parent_of_checkpoints_is_answered_with_one(tmp_path: Path) -> None:
         ({}, "holds no weights"),
         ({"weights.safetensors": safetensors(entries(SHAPES))}, "rename the one to load"),
         ({"adapter_config.json": "{}", "adapter_model.safetensors": ""}, "LoRA adapter"),
+        ({"model-00001-of-00002.safetensors": "x"}, r"but not model\.safetensors\.index\.json"),
+        ({"optimizer.pt": "x", "rng_state_0.pth": "x", "training_args.bin": "x"}, "holds no weights"),
         ({"pytorch_model.bin": "x"}, r"only as pickle \(pytorch_model\.bin\).*model\.allow_pickle=true"),
         ({"model.pt": "x"}, r"only as pickle \(model\.pt\)"),
     ],

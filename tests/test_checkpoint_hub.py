@@ -231,6 +231,32 @@ def test_what_is_no_hub_id_is_refused_unasked(id: str) -> None:
         ask({}, id=id)
 
 
+@pytest.mark.parametrize("revision", ["", "../main"])
+def test_what_is_no_revision_is_refused_unasked(revision: str) -> None:
+    with pytest.raises(RequestError, match="is no revision; give a branch, a tag or a commit"):
+        ask({}, revision=revision)
+
+
+def test_a_broken_download_says_what_to_delete(hub: Hub, tmp_path: Path) -> None:
+    environment = hub.environment(tmp_path)
+    found = ask(environment)
+    path = get(found, environment).path
+    assert path is not None
+    with open((path / "model.safetensors").resolve(), "r+b") as blob:
+        blob.truncate(1000)
+    with pytest.raises(
+        CheckpointError, match=r"truncated: it ends at byte 1000 .*delete .*models--org--tiny to download"
+    ):
+        get(ask(environment), environment)
+
+
+def test_a_long_header_is_read_whole(hub: Hub, tmp_path: Path) -> None:
+    hub.files["model.safetensors"] = safetensors(
+        entries({f"layer.{number:04d}.weight": (1,) for number in range(2000)})
+    )
+    assert ask(hub.environment(tmp_path)).num_parameters == 2000
+
+
 def test_a_folder_given_as_an_id_is_answered_with_model_path(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=rf"for a local folder give model\.path={tmp_path}"):
         ask({}, id=str(tmp_path))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from runner.checkpoint import Checkpoint, inspect, materialize, tensors_bytes, write_random, writer
-from runner.checkpoint.architectures import ARCHITECTURES, architecture_config
-from runner.checkpoint.random_weights import inspect_random
+from runner.checkpoint.architectures import ARCHITECTURES, architecture_config, architecture_name
+from runner.checkpoint.random_weights import inspect_random, only_one
 from runner.checkpoint.writer import Skeleton, layout, write_folder
 from runner.config import ModelConfig, Source
 from runner.errors import CheckpointError, RequestError
@@ -68,16 +68,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_unknown_architecture_is_answered_with_its_neighbour_and_the_list() -> None:
     with pytest.raises(RequestError, match=r"qwen3_1_8b is unknown; did you mean qwen3_1_7b\? known are .*gpt2"):
-        architecture_config("qwen3_1_8b")
+        architecture_name("qwen3_1_8b")
 
 
 def test_no_architecture_is_answered_with_the_list() -> None:
     with pytest.raises(RequestError, match=r"needs model\.architecture; known are qwen3_0_6b"):
-        architecture_config(None)
+        architecture_name(None)
 
 
 def test_a_name_may_be_spelled_as_its_authors_do() -> None:
-    assert architecture_config("Qwen3-1.7B") == architecture_config("qwen3_1_7b")
+    assert architecture_name("Qwen3-1.7B") == "qwen3_1_7b"
+    assert architecture_name("mms-tts") == "vits"
 
 
 def test_an_architecture_cannot_be_changed_by_who_asked_for_it() -> None:
@@ -205,6 +206,14 @@ def test_each_seed_has_its_own_folder(cache: Path) -> None:
     assert inspect_random(config, environment=os.environ, seed=1).path is None
     assert path is not None
     shutil.rmtree(path)
+
+
+def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
+    left = tmp_path / ".a.0123.partial"
+    left.mkdir()
+    (left / "model.safetensors").write_text("half")
+    with only_one(tmp_path / "a"):
+        assert not left.exists()
 
 
 @pytest.mark.slow

@@ -47,6 +47,8 @@ def ask_hub(config: ModelConfig, environment: Mapping[str, str]) -> Hub:
             f"model.id={config.id} is no Hub id: write ORG/NAME with letters, digits, '-', '_' and '.'"
             f" (no '--' or '..', 96 characters at most){hint}"
         )
+    if not config.revision.strip() or ".." in config.revision:
+        raise RequestError(f"model.revision={config.revision} is no revision; give a branch, a tag or a commit")
     home = environment.get("HF_HOME") or os.path.join(
         environment.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
     )

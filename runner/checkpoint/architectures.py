@@ -142,15 +142,20 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
 _ALIASES = {"mms_tts": "vits"}
 
 
-def architecture_config(name: str | None) -> dict[str, Any]:
-    """Return config.json of the architecture called `name`. Raises RequestError that lists the known ones."""
+def architecture_name(name: str | None) -> str:
+    """Return our spelling of an architecture's name. Raises RequestError that lists the known ones."""
     known = ", ".join(ARCHITECTURES)
     if name is None:
         raise RequestError(f"model=random needs model.architecture; known are {known}")
     spelled = name.strip().lower().replace("-", "_").replace(".", "_")
     spelled = _ALIASES.get(spelled, spelled)
     if spelled not in ARCHITECTURES:
-        close = difflib.get_close_matches(spelled, ARCHITECTURES, n=1)
+        close = difflib.get_close_matches(spelled, [*ARCHITECTURES, *_ALIASES], n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise RequestError(f"model.architecture={name} is unknown; {hint}known are {known}")
-    return copy.deepcopy(dict(ARCHITECTURES[spelled])) | {"dtype": "bfloat16"}
+    return spelled
+
+
+def architecture_config(name: str) -> dict[str, Any]:
+    """Return config.json of the architecture called `name`, a key of ARCHITECTURES."""
+    return copy.deepcopy(dict(ARCHITECTURES[name])) | {"dtype": "bfloat16"}

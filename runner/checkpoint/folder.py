@@ -17,6 +17,8 @@ INDEX = "model.safetensors.index.json"
 PICKLE_SINGLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+_STATES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state", "random_states")
+"""what a trainer leaves beside weights, also as pickle"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +85,17 @@ def choose_weights(names: Mapping[str, Any], *, where: str, allow_pickle: bool) 
     other = sorted(name for name in names if name.endswith(".safetensors"))
     if "adapter_config.json" in names:
         raise CheckpointError(f"{where} holds a LoRA adapter, not a model; merge it into its base model and save that")
+    if other and "-of-" in other[0]:
+        raise CheckpointError(
+            f"{where} holds {some(other, verb='')} but not {INDEX}, which says what is in them; get it"
+        )
     if other:
         raise CheckpointError(
             f"{where} holds {some(other, verb='')} but neither {SINGLE} nor {INDEX};"
             f" rename the one to load to {SINGLE}, or save the model again"
         )
     gguf = sorted(name for name in names if name.endswith(".gguf"))
-    pickles = sorted(name for name in names if name.endswith(_PICKLE_SUFFIXES) and name != "training_args.bin")
+    pickles = sorted(name for name in names if name.endswith(_PICKLE_SUFFIXES) and not name.startswith(_STATES))
     if pickles and not allow_pickle:
         raise CheckpointError(
             f"{where} holds its weights only as pickle ({some(pickles, verb='')}), which can run code when it is"
@@ -155,15 +161,14 @@ def some(names: Sequence[str], *, verb: str = "auto") -> str:
 
 def _list(folder: Path) -> dict[str, bool]:
     """Return name → whether it is a folder. Raises CheckpointError when `folder` is no folder, or empty."""
-    if not folder.exists():
-        raise CheckpointError(f"model.path={folder} does not exist{_sibling(folder)}")
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"model.path={folder} is a file; give the checkpoint's folder: model.path={folder.parent}"
-        )
     try:
         with os.scandir(folder) as entries:
             names = {entry.name: entry.is_dir() for entry in entries}
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} does not exist{_sibling(folder)}") from None
+    except NotADirectoryError:
+        parent = next(parent for parent in folder.parents if parent.is_dir())
+        raise CheckpointError(f"{folder} is a file; give the checkpoint's folder: model.path={parent}") from None
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
     if not names:

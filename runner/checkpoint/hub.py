@@ -96,7 +96,10 @@ def fetch(
         if not _COMMIT.fullmatch(hub.revision):
             # Leaves the branch's commit in the cache, so that it can be found offline.
             api.hf_hub_download(hub.id, "config.json", revision=hub.revision, cache_dir=str(hub.cache))
-    return _inspect_snapshot(Path(folder), hub, config)
+    try:
+        return _inspect_snapshot(Path(folder), hub, config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error.message} (in {folder}: delete {hub.folder} to download it anew)") from error
 
 
 def _from_cache(hub: Hub, config: ModelConfig, *, why: str) -> Checkpoint:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint.architectures import architecture_config
+from runner.checkpoint.architectures import architecture_config, architecture_name
 from runner.checkpoint.describe import describe
 from runner.checkpoint.folder import inspect_folder
 from runner.checkpoint.headers import read_json
@@ -36,15 +36,16 @@ def inspect_random(config: ModelConfig, *, environment: Mapping[str, str], seed:
 
     Raises RequestError for an unknown architecture, CheckpointError when what is on disk is broken.
     """
-    values = architecture_config(config.architecture)
+    name = architecture_name(config.architecture)
+    values = architecture_config(name)
     cache = cache_folder(config, environment=dict(environment))
     skeleton = _skeleton(values, cache=cache, environment=environment)
-    folder = _folder(config, values, skeleton, cache=cache, seed=seed)
+    folder = _folder(name, values, skeleton, cache=cache, seed=seed)
     if folder.is_dir():
-        return _written(folder, config=config, skeleton=skeleton)
+        return _written(folder, name=name, skeleton=skeleton)
     shards = layout(skeleton)
     return describe(
-        source="random", id=config.architecture, revision=None, path=None, config=values,
+        source="random", id=name, revision=None, path=None, config=values,
         tensors=[tensor for shard in shards for tensor in shard.tensors],
         files={shard.name: shard.num_bytes for shard in shards}, names=(), tied=skeleton.tied,
     )  # fmt: skip
@@ -65,32 +66,33 @@ def write_random(
     """
     if checkpoint.path is not None:
         return checkpoint
+    name = architecture_name(config.architecture)
     environment = os.environ if environment is None else environment
     cache = cache_folder(config, environment=dict(environment))
     values = dict(checkpoint.config)
     skeleton = _skeleton(values, cache=cache, environment=environment)
-    folder = _folder(config, values, skeleton, cache=cache, seed=seed)
+    folder = _folder(name, values, skeleton, cache=cache, seed=seed)
     with _disk_errors(folder.parent, needed=sum(checkpoint.files.values())):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(folder):
+        with only_one(folder):
             if not folder.is_dir():
                 _check_room(folder.parent, needed=sum(checkpoint.files.values()))
                 write_folder(folder, values, skeleton, seed=seed, progress=progress)
-    return _written(folder, config=config, skeleton=skeleton)
+    return _written(folder, name=name, skeleton=skeleton)
 
 
-def _written(folder: Path, *, config: ModelConfig, skeleton: Skeleton) -> Checkpoint:
+def _written(folder: Path, *, name: str, skeleton: Skeleton) -> Checkpoint:
     try:
-        return inspect_folder(folder, source="random", id=config.architecture, tied=skeleton.tied)
+        return inspect_folder(folder, source="random", id=name, tied=skeleton.tied)
     except CheckpointError as error:
         raise CheckpointError(f"{error.message}; it was made here: delete {folder} and run again") from error
 
 
-def _folder(config: ModelConfig, values: Mapping[str, Any], skeleton: Skeleton, *, cache: Path, seed: int) -> Path:
+def _folder(name: str, values: Mapping[str, Any], skeleton: Skeleton, *, cache: Path, seed: int) -> Path:
     """Return the folder's path. transformers' versions whose tensors agree share it."""
     told = json.dumps([_LAYOUT, SHARD, values, skeleton.tensors, skeleton.tied], sort_keys=True)
     mark = hashlib.sha256(told.encode()).hexdigest()[:10]
-    return cache / "random" / f"{config.architecture}-bf16-seed{seed}-{mark}"
+    return cache / "random" / f"{name}-bf16-seed{seed}-{mark}"
 
 
 def _skeleton(values: Mapping[str, Any], *, cache: Path, environment: Mapping[str, str]) -> Skeleton:
@@ -163,7 +165,7 @@ def _disk_errors(folder: Path, *, needed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
+def only_one(folder: Path) -> Iterator[None]:
     """Hold a lock beside `folder`; it ends with the process. What a killed writer left is swept away."""
     try:
         import fcntl
@@ -171,7 +173,9 @@ def _only_one(folder: Path) -> Iterator[None]:
         yield
         return
     with open(folder.with_name(f".{folder.name}.lock"), "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in folder.parent.glob(f".{folder.name}.*.partial"):
-            shutil.rmtree(left, ignore_errors=True)
+        # Some network file systems have no locks: there, too, the first rename wins.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in folder.parent.glob(f".{folder.name}.*.partial"):
+                shutil.rmtree(left, ignore_errors=True)
         yield
