@@ -193,6 +193,13 @@ def test_a_path_without_a_parent_says_so(tmp_path: Path) -> None:
         look(tmp_path / "no" / "where")
 
 
+def test_a_relative_path_is_repeated_as_it_was_typed() -> None:
+    with pytest.raises(
+        CheckpointError, match=r"^model\.path=nowhere-at-all does not exist; /.* has no folder of a similar"
+    ):
+        look(Path("nowhere-at-all"))
+
+
 def test_a_file_is_answered_with_its_folder(tmp_path: Path) -> None:
     folder(tmp_path)
     with pytest.raises(CheckpointError, match=rf"is a file; give the checkpoint's folder: model\.path={tmp_path}"):

@@ -43,7 +43,7 @@ def inspect_folder(
     notes: Sequence[str] = (),
 ) -> Checkpoint:
     """Return what the headers in `folder` say. Raises CheckpointError with the file and the byte."""
-    names = _list(folder)
+    names = _list(folder, asked=f"model.path={folder}" if source == "local" else str(folder))
     config = _config(folder, names)
     weights = choose_weights(names, where=str(folder), allow_pickle=allow_pickle)
     weight_map = None
@@ -159,16 +159,16 @@ def some(names: Sequence[str], *, verb: str = "auto") -> str:
     return text if not verb else f"{text} {'is' if len(names) == 1 else 'are'}"
 
 
-def _list(folder: Path) -> dict[str, bool]:
+def _list(folder: Path, *, asked: str) -> dict[str, bool]:
     """Return name → whether it is a folder. Raises CheckpointError when `folder` is no folder, or empty."""
     try:
         with os.scandir(folder) as entries:
             names = {entry.name: entry.is_dir() for entry in entries}
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} does not exist{_sibling(folder)}") from None
+        raise CheckpointError(f"{asked} does not exist{_sibling(folder)}") from None
     except NotADirectoryError:
         parent = next(parent for parent in folder.parents if parent.is_dir())
-        raise CheckpointError(f"{folder} is a file; give the checkpoint's folder: model.path={parent}") from None
+        raise CheckpointError(f"{asked} is a file; give the checkpoint's folder: model.path={parent}") from None
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
     if not names:
@@ -185,7 +185,11 @@ def _sibling(folder: Path) -> str:
     except OSError:
         return ""
     close = difflib.get_close_matches(folder.name, siblings, n=1)
-    return f"; did you mean model.path={parent / close[0]}?" if close else f"; {parent} has no folder of a similar name"
+    return (
+        f"; did you mean model.path={parent / close[0]}?"
+        if close
+        else f"; {parent.absolute()} has no folder of a similar name"
+    )
 
 
 def _config(folder: Path, names: Mapping[str, bool]) -> dict[str, Any]:
