@@ -1,4 +1,4 @@
-"""A Hub on the loopback interface: the few answers that inspecting and downloading a model need."""
+"""A Hub on the loopback interface: the few endpoints that inspecting and fetching need, with range requests."""
 
 import hashlib
 import json
@@ -8,131 +8,118 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-@dataclass(slots=True)
+@dataclass
 class Hub:
-    """What the server has, and what it was asked for."""
+    """One repository, and what was asked of it."""
 
-    repositories: dict[str, Path]
-    gated: frozenset[str] = frozenset()
-    served: dict[str, int] = field(default_factory=dict)
-    """file → bytes that were sent of it"""
+    files: dict[str, bytes]
+    id: str = "org/tiny"
+    gated: bool = False
+    """whether files need the token"""
+    private: bool = False
+    """whether everything needs the token"""
+    broken: bool = False
+    """whether it answers 500 to everything"""
+    token: str = "hf_right"
     url: str = ""
+    requests: list[tuple[str, str, int]] = field(default_factory=list)
+    """method, path, bytes sent"""
+
+    def environment(self, cache: Path, **overrides: str) -> dict[str, str]:
+        return {"HF_ENDPOINT": self.url, "HF_HOME": str(cache), **overrides}
+
+    def sent(self, suffix: str) -> int:
+        """Bytes of the file's content that went out."""
+        return sum(sent for method, path, sent in self.requests if method == "GET" and path.endswith(suffix))
+
+
+def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self._answer()
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def _send(self, status: int, body: bytes, *, full: int | None = None, **headers: str) -> None:
+            hub.requests.append((self.command, urlsplit(self.path).path, len(body) if self.command == "GET" else 0))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(body) if full is None else full))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def _refuse(self, status: int, code: str) -> None:
+            self._send(status, b"{}", X_Error_Code=code, X_Error_Message=code)
+
+        def _answer(self) -> None:
+            parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+            is_api = parts[:2] == ["api", "models"]
+            parts = parts[2:] if is_api else parts
+            allowed = self.headers.get("Authorization") == f"Bearer {hub.token}"
+            if hub.broken:
+                return self._refuse(500, "Broken")
+            if "/".join(parts[:2]) != hub.id or (hub.private and not allowed):
+                return self._refuse(401 if hub.private else 404, "RepoNotFound")
+            if len(parts) > 3 and parts[3] not in ("main", COMMIT):
+                return self._refuse(404, "RevisionNotFound")
+            if is_api:
+                return self._json(parts[2] if len(parts) > 2 else "")
+            if hub.gated and not allowed:
+                return self._refuse(403, "GatedRepo")
+            self._file("/".join(parts[4:]))
+
+        def _json(self, kind: str) -> None:
+            oid = "0" * 40
+            if kind in ("revision", ""):
+                siblings = [{"rfilename": name, "size": len(raw), "blobId": oid} for name, raw in hub.files.items()]
+                answer: object = {"_id": "0", "id": hub.id, "sha": COMMIT, "siblings": siblings, "private": False}
+            else:
+                answer = [
+                    {"type": "file", "path": name, "size": len(raw), "oid": hashlib.sha1(raw).hexdigest()}
+                    for name, raw in hub.files.items()
+                ]
+            self._send(200, json.dumps(answer).encode(), Content_Type="application/json")
+
+        def _file(self, name: str) -> None:
+            raw = hub.files.get(name)
+            if raw is None:
+                return self._refuse(404, "EntryNotFound")
+            same = {"ETag": f'"{hashlib.sha1(raw).hexdigest()}"', "X_Repo_Commit": COMMIT, "Accept_Ranges": "bytes"}
+            asked = self.headers.get("Range", "")
+            if not asked.startswith("bytes="):
+                return self._send(200, raw, **same)
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start, end = int(first), min(int(last or len(raw) - 1), len(raw) - 1)
+            same["Content_Range"] = f"bytes {start}-{end}/{len(raw)}"
+            self._send(206, raw[start : end + 1], **same)
+
+    return Handler
 
 
 @contextmanager
-def hub(repositories: dict[str, Path], *, gated: frozenset[str] = frozenset()) -> Iterator[Hub]:
-    """Serve the folders under their ids."""
-    state = Hub(repositories=repositories, gated=gated)
-
-    class Handler(_Handler):
-        hub = state
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+def serve(hub: Hub) -> Iterator[Hub]:
+    """Serve `hub` on a free port while the block runs."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    state.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield state
+        yield hub
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    hub: Hub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, *, body: bool) -> None:
-        path = unquote(urlparse(self.path).path)
-        parts = path.strip("/").split("/")
-        if parts[:2] == ["api", "models"]:
-            self._api("/".join(parts[2:4]), parts[4:], body)
-        elif len(parts) > 4 and parts[2] == "resolve":
-            self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]), body)
-        else:
-            self._error(404, "EntryNotFound")
-
-    def _known(self, id: str, revision: str) -> Path | None:
-        if id not in self.hub.repositories:
-            self._error(401, "RepoNotFound")
-        elif id in self.hub.gated:
-            self._error(403, "GatedRepo")
-        elif revision not in ("main", COMMIT):
-            self._error(404, "RevisionNotFound")
-        else:
-            return self.hub.repositories[id]
-        return None
-
-    def _api(self, id: str, rest: list[str], body: bool) -> None:
-        revision = rest[1] if len(rest) > 1 else "main"
-        folder = self._known(id, revision)
-        if folder is None:
-            return
-        files = [(path.name, path.stat().st_size, _etag(path)) for path in sorted(folder.iterdir())]
-        if rest[:1] == ["tree"]:
-            values: Any = [{"type": "file", "path": n, "size": s, "oid": e} for n, s, e in files]
-        else:
-            siblings = [{"rfilename": n, "size": s, "blobId": e} for n, s, e in files]
-            values = {
-                "_id": "1",
-                "id": id,
-                "modelId": id,
-                "sha": COMMIT,
-                "siblings": siblings,
-                "tags": [],
-                "downloads": 0,
-            }
-        self._send(200, json.dumps(values).encode(), {"Content-Type": "application/json"}, body)
-
-    def _file(self, id: str, revision: str, name: str, body: bool) -> None:
-        folder = self._known(id, revision)
-        if folder is None:
-            return
-        path = folder / name
-        if not path.exists():
-            self._error(404, "EntryNotFound")
-            return
-        data = path.read_bytes()
-        headers = {"ETag": f'"{_etag(path)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        wanted = self.headers.get("Range")
-        status = 200
-        if wanted:
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
-            begin, end = int(first), min(int(last) if last else len(data) - 1, len(data) - 1)
-            headers["Content-Range"] = f"bytes {begin}-{end}/{len(data)}"
-            data, status = data[begin : end + 1], 206
-        if body:
-            self.hub.served[name] = self.hub.served.get(name, 0) + len(data)
-        self._send(status, data, headers, body)
-
-    def _error(self, status: int, code: str) -> None:
-        self._send(status, b"", {"X-Error-Code": code, "X-Error-Message": code}, True)
-
-    def _send(self, status: int, data: bytes, headers: dict[str, str], body: bool) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
-
-
-def _etag(path: Path) -> str:
-    return hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()

@@ -1,35 +1,35 @@
-"""What is on disk, on the Hub, or could be written: described from headers, without torch and without loading."""
+"""What is on disk, from headers only. Nothing is loaded here, and nothing downloaded until `fetch` is called."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 from runner.checkpoint.folder import inspect_folder
-from runner.checkpoint.value import Checkpoint, StoredTensor
+from runner.checkpoint.hub import fetch, inspect_hub
+from runner.checkpoint.random_weights import inspect_random, write_random
+from runner.checkpoint.value import Checkpoint, Progress, StoredTensor, tensors_bytes
 from runner.config import ModelConfig, Source
 from runner.errors import RequestError
 
-__all__ = ["Checkpoint", "StoredTensor", "inspect", "materialize"]
+__all__ = ["Checkpoint", "Progress", "StoredTensor", "fetch", "inspect", "materialize", "tensors_bytes", "write_random"]
 
 
-def inspect(config: ModelConfig, *, source: Source, environment: Mapping[str, str], embedded: Path) -> Checkpoint:
-    """Return what `config` names, from headers alone; nothing is downloaded, written or loaded.
+def inspect(
+    config: ModelConfig, *, source: Source, environment: Mapping[str, str], embedded: Path, seed: int = 0
+) -> Checkpoint:
+    """Return what the headers of the checkpoint say that `config` asks for.
 
-    `embedded` is the folder of the model that comes with the package. Raises RequestError or CheckpointError.
+    `embedded` is the folder of the model that comes with the package; `seed` tells random checkpoints apart. Raises
+    RequestError when the request is incomplete, CheckpointError when the checkpoint is missing, broken or refused.
     """
     if source is Source.embedded:
-        return replace(inspect_folder(embedded, source="embedded"), id="embedded")
-    if source is Source.local:
-        if config.path is None:
-            raise RequestError("model=local needs a folder: model.path=DIR")
-        return inspect_folder(Path(config.path).expanduser(), source="local", allow_pickle=config.allow_pickle)
+        return inspect_folder(embedded, source=source.value, id="embedded")
+    if source is Source.random:
+        return inspect_random(config, environment=environment, seed=seed)
     if source is Source.hf:
-        from runner.checkpoint.hub import inspect_hub
-
-        return inspect_hub(config)
-    from runner.checkpoint.random import inspect_random
-
-    return inspect_random(config, environment=environment)
+        return inspect_hub(config, environment=environment)
+    if config.path is None:
+        raise RequestError("model=local needs the checkpoint's folder: model.path=DIR")
+    return inspect_folder(Path(config.path).expanduser(), source=source.value, allow_pickle=config.allow_pickle)
 
 
 def materialize(
@@ -37,15 +37,12 @@ def materialize(
     config: ModelConfig,
     *,
     environment: Mapping[str, str],
-    progress: Callable[[int, int], None] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Checkpoint:
     """Return `checkpoint` with its weights on disk: downloaded, or written, when they are not there yet."""
     if checkpoint.path is not None:
         return checkpoint
-    if checkpoint.source == "hf":
-        from runner.checkpoint.hub import fetch
-
-        return fetch(checkpoint, config)
-    from runner.checkpoint.random import write_random
-
-    return write_random(checkpoint, config, environment=environment, progress=progress)
+    if checkpoint.source == Source.hf.value:
+        return fetch(checkpoint, config, progress=progress, environment=environment)
+    return write_random(checkpoint, config, seed=seed, progress=progress, environment=environment)

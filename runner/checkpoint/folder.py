@@ -1,167 +1,218 @@
-"""Inspect a checkpoint folder: config.json and the headers of its weights."""
+"""Inspect a checkpoint's folder: which files hold the weights, and what their headers say."""
 
-import hashlib
-import json
+import difflib
+import os
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint.headers import check_index, read_header, read_index, read_json
-from runner.checkpoint.tied import tied_pairs
+from runner.checkpoint.describe import describe
+from runner.checkpoint.headers import read_header, read_json
 from runner.checkpoint.value import Checkpoint, StoredTensor
 from runner.errors import CheckpointError
 
-WEIGHTS = "model.safetensors"
+SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-CONFIG = "config.json"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
-TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
-    "vocab.txt", "vocab.json",
-)  # fmt: skip
+PICKLE_SINGLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+_STATES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state", "random_states")
+"""what a trainer leaves beside weights, also as pickle"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Which files of a folder hold the weights."""
+
+    format: str
+    """safetensors, pickle or gguf"""
+    files: tuple[str, ...] = ()
+    """empty when an index names them"""
+    index: str | None = None
 
 
 def inspect_folder(
-    folder: Path, *, source: str, allow_pickle: bool = False, id: str | None = None, revision: str | None = None
-) -> Checkpoint:
-    """Return what is in `folder`, from headers alone.
-
-    Raises CheckpointError that names the file, and the byte or the line, where something is missing or wrong.
-    """
-    _check_exists(folder)
-    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else _no_config(folder)
-    files, tensors = _weights(folder, allow_pickle)
-    has_tokenizer = any((folder / name).exists() for name in TOKENIZER_FILES)
-    return describe(
-        config, tensors, source=source, id=id, revision=revision, path=folder, has_tokenizer=has_tokenizer, files=files
-    )
-
-
-def describe(
-    config: Mapping[str, Any],
-    tensors: Sequence[StoredTensor],
+    folder: Path,
     *,
     source: str,
-    id: str | None,
-    revision: str | None,
-    path: Path | None,
-    has_tokenizer: bool,
-    files: Mapping[str, int] | None = None,
+    id: str | None = None,
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    tied: Sequence[tuple[str, str]] | None = None,
+    notes: Sequence[str] = (),
 ) -> Checkpoint:
-    """Return a Checkpoint from a configuration and a list of tensors; `files` are weights without headers."""
-    architecture, model_type = _architecture(config)
-    names = frozenset(tensor.name for tensor in tensors)
-    tied = tied_pairs(config, model_type, names)
-    again = {name for _, name in tied}
-    stored: dict[str, int] = {}
-    num_parameters = 0
+    """Return what the headers in `folder` say. Raises CheckpointError with the file and the byte."""
+    names = _list(folder, asked=f"model.path={folder}" if source == "local" else str(folder))
+    config = _config(folder, names)
+    weights = choose_weights(names, where=str(folder), allow_pickle=allow_pickle)
+    weight_map = None
+    files: Sequence[str] = weights.files
+    if weights.index is not None:
+        weight_map = read_weight_map(read_json(os.path.join(folder, weights.index), name=weights.index), weights.index)
+        files = sorted(set(weight_map.values()))
+        absent = [file for file in files if not os.path.isfile(os.path.join(folder, file))]
+        if absent:
+            raise CheckpointError(
+                f"{weights.index} names {len(files)} files, of which {some(absent)} not in {folder};"
+                " download the checkpoint again"
+            )
+    sizes = {file: _size(folder, file) for file in files}
+    said = [*notes]
+    if weights.format != "safetensors":
+        said.append(
+            f"{weights.format} files have no header that is read here: tensors are unknown, bytes are file sizes"
+        )
+        tensors: list[StoredTensor] = []
+    else:
+        tensors = [tensor for file in files for tensor in read_header(os.path.join(folder, file), name=file)]
+        said += compare_with_index(tensors, weight_map=weight_map, index=weights.index)
+    return describe(
+        source=source, id=id, revision=revision, path=folder, config=config, tensors=tensors, files=sizes, names=names,
+        weights_format=weights.format, tied=tied, notes=said,
+    )  # fmt: skip
+
+
+def choose_weights(names: Mapping[str, Any], *, where: str, allow_pickle: bool) -> Weights:
+    """Return the weight files among `names`, in transformers' order of preference, safetensors first.
+
+    Raises CheckpointError when there are none, or only pickles and `allow_pickle` is false.
+    """
+    if SINGLE in names:
+        return Weights(format="safetensors", files=(SINGLE,))
+    if INDEX in names:
+        return Weights(format="safetensors", index=INDEX)
+    other = sorted(name for name in names if name.endswith(".safetensors"))
+    if "adapter_config.json" in names:
+        raise CheckpointError(f"{where} holds a LoRA adapter, not a model; merge it into its base model and save that")
+    if other and "-of-" in other[0]:
+        raise CheckpointError(
+            f"{where} holds {some(other, verb='')} but not {INDEX}, which says what is in them; get it"
+        )
+    if other:
+        raise CheckpointError(
+            f"{where} holds {some(other, verb='')} but neither {SINGLE} nor {INDEX};"
+            f" rename the one to load to {SINGLE}, or save the model again"
+        )
+    gguf = sorted(name for name in names if name.endswith(".gguf"))
+    pickles = sorted(name for name in names if name.endswith(_PICKLE_SUFFIXES) and not name.startswith(_STATES))
+    if pickles and not allow_pickle:
+        raise CheckpointError(
+            f"{where} holds its weights only as pickle ({some(pickles, verb='')}), which can run code when it is"
+            " loaded; convert it to safetensors, or, if you trust it, set model.allow_pickle=true"
+        )
+    if PICKLE_SINGLE in names:
+        return Weights(format="pickle", files=(PICKLE_SINGLE,))
+    if PICKLE_INDEX in names:
+        return Weights(format="pickle", index=PICKLE_INDEX)
+    if pickles:
+        raise CheckpointError(
+            f"{where} holds {some(pickles, verb='')} but neither {PICKLE_SINGLE} nor {PICKLE_INDEX};"
+            f" rename the one to load to {PICKLE_SINGLE}"
+        )
+    if gguf:
+        return Weights(format="gguf", files=tuple(gguf))
+    raise CheckpointError(f"{where} holds no weights: neither {SINGLE} nor {INDEX} is there")
+
+
+def read_weight_map(index: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return tensor name → file of the index called `name`. Raises CheckpointError for files outside the folder."""
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{name} has no weight_map, so nobody knows which tensor is in which file")
+    for file in dict.fromkeys(weight_map.values()) if _all_text(weight_map.values()) else [None]:
+        if file is None:
+            raise CheckpointError(f"{name}: weight_map holds something other than file names")
+        parts = file.replace("\\", "/").split("/")
+        if not file or "\0" in file or file.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
+            raise CheckpointError(f"{name} names the file {file!r}, which lies outside of the checkpoint's folder")
+    return weight_map
+
+
+def compare_with_index(
+    tensors: Sequence[StoredTensor], *, weight_map: Mapping[str, str] | None, index: str | None
+) -> list[str]:
+    """Return notes on what the headers hold beyond the index. Raises CheckpointError where the two disagree."""
+    place: dict[str, str] = {}
     for tensor in tensors:
-        stored[tensor.dtype] = stored.get(tensor.dtype, 0) + tensor.num_bytes
-        if tensor.name not in again:
-            num_parameters += _num_elements(tensor)
-    pickled = dict(files or {})
-    return Checkpoint(
-        source=source,
-        id=id,
-        revision=revision,
-        path=path,
-        architecture=architecture,
-        model_type=model_type,
-        config=config,
-        tensors=tuple(tensors),
-        tied=tied,
-        quantization=_quantization(config, stored),
-        has_tokenizer=has_tokenizer,
-        num_parameters=num_parameters,
-        stored_dtypes=stored,
-        num_bytes=sum(stored.values()) + sum(pickled.values()),
-        content_hash=_content_hash(config, tensors),
-        pickle_files=pickled,
+        if tensor.name in place:
+            raise CheckpointError(f"{tensor.name} is stored twice: in {place[tensor.name]} and in {tensor.file}")
+        place[tensor.name] = tensor.file
+    if weight_map is None:
+        return []
+    absent = [f"{name} ({file})" for name, file in weight_map.items() if name not in place]
+    if absent:
+        raise CheckpointError(
+            f"{index} names {len(weight_map)} tensors, of which {some(absent)} not in the files;"
+            " download or save the checkpoint again"
+        )
+    for name, file in weight_map.items():
+        if place[name] != file:
+            raise CheckpointError(f"{index} says that {name} is in {file}, but it is in {place[name]}")
+    extra = [name for name in place if name not in weight_map]
+    return [f"the files hold {some(extra, verb='')} beyond what {index} names"] if extra else []
+
+
+def some(names: Sequence[str], *, verb: str = "auto") -> str:
+    """Return the first three names and how many follow, with ``is`` or ``are`` behind them unless `verb` is empty."""
+    text = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return text if not verb else f"{text} {'is' if len(names) == 1 else 'are'}"
+
+
+def _list(folder: Path, *, asked: str) -> dict[str, bool]:
+    """Return name → whether it is a folder. Raises CheckpointError when `folder` is no folder, or empty."""
+    try:
+        with os.scandir(folder) as entries:
+            names = {entry.name: entry.is_dir() for entry in entries}
+    except FileNotFoundError:
+        raise CheckpointError(f"{asked} does not exist{_sibling(folder)}") from None
+    except NotADirectoryError:
+        parent = next(parent for parent in folder.parents if parent.is_dir())
+        raise CheckpointError(f"{asked} is a file; give the checkpoint's folder: model.path={parent}") from None
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
+    if not names:
+        raise CheckpointError(f"{folder} is empty; give a folder with config.json and {SINGLE}")
+    return names
+
+
+def _sibling(folder: Path) -> str:
+    parent = folder.parent
+    if not parent.is_dir():
+        return f", nor does {parent}"
+    try:
+        siblings = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(folder.name, siblings, n=1)
+    return (
+        f"; did you mean model.path={parent / close[0]}?"
+        if close
+        else f"; {parent.absolute()} has no folder of a similar name"
     )
 
 
-def _check_exists(folder: Path) -> None:
-    if folder.is_file():
+def _config(folder: Path, names: Mapping[str, bool]) -> dict[str, Any]:
+    if "config.json" in names:
+        return read_json(os.path.join(folder, "config.json"), name="config.json")
+    if "model_index.json" in names:
+        raise CheckpointError(f"{folder} is a diffusers pipeline; give one of its model folders")
+    gguf = [name for name in names if name.endswith(".gguf")]
+    if gguf:
         raise CheckpointError(
-            f"model.path={folder} is a file; give the folder that holds it and its config.json: "
-            f"model.path={folder.parent}"
+            f"{folder} holds a GGUF file ({some(gguf, verb='')}) without config.json; convert it to safetensors first"
         )
-    if folder.is_dir():
-        return
-    siblings = [item.name for item in folder.parent.iterdir() if item.is_dir()] if folder.parent.is_dir() else []
-    near = get_close_matches(folder.name, siblings, n=1)
-    hint = f"; did you mean {folder.parent / near[0]}?" if near else ""
-    raise CheckpointError(f"model.path={folder} does not exist{hint}")
+    inside = sorted(name for name, is_dir in names.items() if is_dir and (folder / name / "config.json").is_file())
+    hint = f"; did you mean model.path={folder / inside[0]}?" if inside else ""
+    raise CheckpointError(f"{folder} has no config.json, so it is not a transformers checkpoint{hint}")
 
 
-def _no_config(folder: Path) -> dict[str, Any]:
-    nested = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
-    hint = f"; {folder / nested[0]} has one" if nested else ""
-    what = "is empty" if not any(folder.iterdir()) else f"has no {CONFIG}, so it is no checkpoint"
-    raise CheckpointError(f"model.path={folder} {what}{hint}")
+def _size(folder: Path, file: str) -> int:
+    try:
+        return os.stat(os.path.join(folder, file)).st_size
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
-def _weights(folder: Path, allow_pickle: bool) -> tuple[dict[str, int], tuple[StoredTensor, ...]]:
-    if (folder / INDEX).exists():
-        weight_map = read_index(folder / INDEX)
-        absent = sorted(shard for shard in set(weight_map.values()) if not (folder / shard).exists())
-        if absent:
-            raise CheckpointError(
-                f"{INDEX} names {len(set(weight_map.values()))} shards, {len(absent)} are not in {folder}: "
-                f"{', '.join(absent[:3])}"
-            )
-        shards = {shard: read_header(folder / shard) for shard in sorted(set(weight_map.values()))}
-        check_index(weight_map, shards, INDEX)
-        return {}, tuple(tensor for tensors in shards.values() for tensor in tensors)
-    if (folder / WEIGHTS).exists():
-        return {}, read_header(folder / WEIGHTS)
-    others = sorted(item.name for item in folder.iterdir())
-    pickles = {name: (folder / name).stat().st_size for name in others if name.endswith(PICKLES)}
-    loadable = {name: size for name, size in pickles.items() if name.endswith(".bin")}
-    if loadable and allow_pickle:
-        return loadable, ()
-    if pickles:
-        raise CheckpointError(
-            f"{folder} has only pickled weights ({', '.join(list(pickles)[:3])}), which can run code when loaded; "
-            f"convert them to safetensors, or trust their author and set model.allow_pickle=true"
-        )
-    stray = [name for name in others if name.endswith((".safetensors", ".gguf"))]
-    found = f"; it has {', '.join(stray[:3])}" if stray else ""
-    raise CheckpointError(f"{folder} has neither {WEIGHTS} nor {INDEX}{found}")
-
-
-def _architecture(config: Mapping[str, Any]) -> tuple[str, str]:
-    architectures, model_type = config.get("architectures"), config.get("model_type")
-    if not isinstance(model_type, str) or not model_type:
-        raise CheckpointError(f"{CONFIG} has no model_type, so no class of transformers can be chosen")
-    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-        raise CheckpointError(
-            f'{CONFIG} (model type {model_type}) names no architectures, such as ["Qwen3ForCausalLM"]'
-        )
-    return architectures[0], model_type
-
-
-def _quantization(config: Mapping[str, Any], stored: Mapping[str, int]) -> str | None:
-    values = config.get("quantization_config")
-    if isinstance(values, Mapping):
-        method = str(values.get("quant_method") or "unknown")
-        if method == "bitsandbytes":
-            method += "_4bit" if values.get("load_in_4bit") else "_8bit"
-        return method
-    return "fp8" if any(dtype.startswith("float8") for dtype in stored) else None
-
-
-def _num_elements(tensor: StoredTensor) -> int:
-    count = 1
-    for length in tensor.shape:
-        count *= length
-    return count
-
-
-def _content_hash(config: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> str:
-    """Return a sha256 over the configuration and the headers; it does not read the weights themselves."""
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    for tensor in tensors:
-        digest.update(f"{tensor.name}|{tensor.dtype}|{tensor.shape}|{tensor.file}|{tensor.offset}\n".encode())
-    return digest.hexdigest()
+def _all_text(values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)

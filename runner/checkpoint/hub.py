@@ -1,229 +1,220 @@
-"""Inspect a checkpoint on the Hugging Face Hub before it is downloaded, and download what a run needs of it."""
+"""Inspect a checkpoint on the Hub before anything large is downloaded, and download it when asked to.
 
+Only config.json, the index, the tokenizer and the shards' headers (range requests) are read from the Hub. What the
+cache holds already is inspected there.
+"""
+
+import glob
+import os
 import re
 import shutil
-import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint.folder import CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS, describe, inspect_folder
-from runner.checkpoint.headers import DTYPES, check_index, read_index, read_json
-from runner.checkpoint.value import Checkpoint, StoredTensor
+from runner.checkpoint.access import Hub, ask_hub, explain, explained, is_answer
+from runner.checkpoint.describe import TOKENIZER_FILES, describe
+from runner.checkpoint.folder import choose_weights, compare_with_index, inspect_folder, read_weight_map
+from runner.checkpoint.headers import check_entries, read_json
+from runner.checkpoint.value import Checkpoint, Progress, StoredTensor
 from runner.config import ModelConfig
 from runner.errors import CheckpointError, RequestError
-from runner.settings import ITEMSIZE
 from runner.units import format_size
 
-ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+", re.ASCII)
-TIMEOUT = 10.0
-"""seconds for one answer of the Hub"""
-SMALL_FILES = (
-    "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken",
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_TIMEOUT = 10.0
+_BESIDE_WEIGHTS = (
+    "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
+    "chat_template.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+    *sorted(TOKENIZER_FILES),
 )  # fmt: skip
-"""configuration and tokenizer files that are downloaded with the weights"""
 
 
-def inspect_hub(config: ModelConfig) -> Checkpoint:
-    """Return what the Hub has under model.id, from configuration and headers alone.
+def inspect_hub(config: ModelConfig, *, environment: Mapping[str, str]) -> Checkpoint:
+    """Return what the headers of the Hub checkpoint `config.id` say; `path` is set when it is in the cache.
 
-    A snapshot that is already in the cache is used, also without a network. Raises RequestError for a missing or
-    malformed id; CheckpointError for what is absent, gated or not reachable, with what to type.
+    HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE and the cache's variables are honoured. Raises RequestError for a missing or
+    malformed id, CheckpointError when it is absent, gated, broken or out of reach.
     """
-    if config.id is None:
-        raise RequestError("model=hf needs an id: model.id=ORG/NAME")
-    if not ID.fullmatch(config.id):
-        raise RequestError(f"model.id={config.id} is not a Hub id; write ORG/NAME, such as model.id=Qwen/Qwen3-1.7B")
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
+    hub = ask_hub(config, environment)
+    if hub.offline:
+        return _from_cache(hub, config, why="HF_HUB_OFFLINE is set")
     try:
-        with _explained(config):
-            info = HfApi().model_info(config.id, revision=config.revision, files_metadata=True, timeout=TIMEOUT)
-    except _Unreachable as unreachable:
-        cached = _cached(config, config.revision)
-        if cached is None:
-            raise CheckpointError(
-                f"model.id={config.id} is not in the cache, and the Hub cannot be reached ({unreachable}); "
-                f"download it where there is a network, or give a folder with model.path=DIR"
-            ) from None
-        return cached
-    except HfHubHTTPError as error:
-        raise CheckpointError(f"the Hub refused model.id={config.id}: {error}") from None
-    revision = str(info.sha)
-    cached = _cached(config, revision)
-    if cached is not None:
-        return cached
-    sizes = {item.rfilename: item.size or 0 for item in info.siblings or ()}
-    with _explained(config):
-        return _remote(config, revision, sizes)
+        info = hub.api().model_info(hub.id, revision=hub.revision, files_metadata=True, timeout=_TIMEOUT)
+    except Exception as error:  # the HTTP library's own errors differ between huggingface_hub 0.x, 1.x and 2.x
+        problem = explain(error, hub)
+        if is_answer(error):
+            raise problem from error
+        return _from_cache(hub, config, why=problem.message)
+    snapshot = hub.folder / "snapshots" / info.sha
+    if snapshot.is_dir():
+        try:
+            return _inspect_snapshot(snapshot, hub, config)
+        except CheckpointError:
+            pass  # a part of it is there, config.json perhaps: the Hub knows the rest
+    with explained(hub):
+        return _from_hub(hub, config, info)
 
 
-def fetch(checkpoint: Checkpoint, config: ModelConfig) -> Checkpoint:
-    """Download what a run needs of a Hub checkpoint, safetensors only unless pickles are allowed.
+def fetch(
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    *,
+    progress: Progress | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Checkpoint:
+    """Download a Hub checkpoint into the Hub's cache: weights, config and tokenizer. Return it as found there.
 
-    Returns the checkpoint with its folder, inspected again. Raises CheckpointError, also when the disk is too full.
+    Raises CheckpointError when the Hub refuses or what came is broken, RequestError when the disk has too little room.
     """
-    from huggingface_hub import constants, hf_hub_download, snapshot_download
-    from huggingface_hub.utils.tqdm import disable_progress_bars
+    if checkpoint.path is not None:
+        return checkpoint
+    hub = ask_hub(config, os.environ if environment is None else environment)
+    if hub.offline:
+        raise CheckpointError(f"{hub.id} is not in the cache and HF_HUB_OFFLINE is set; unset it to download")
+    total = sum(checkpoint.files.values())
+    hub.cache.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(hub.cache).free
+    if free < total:
+        raise RequestError(
+            f"{hub.id} needs {format_size(total)} on disk; {format_size(free)} is free in {hub.cache}:"
+            f" {format_size(total - free)} short. Free some, or give another cache with HF_HOME=DIR"
+        )
+    patterns = [glob.escape(name) for name in (*checkpoint.files, *_BESIDE_WEIGHTS)]
+    patterns += ["model.safetensors.index.json"] if checkpoint.weights_format == "safetensors" else []
+    patterns += ["pytorch_model.bin.index.json"] if checkpoint.weights_format == "pickle" else []
+    patterns += ["*.py"] if config.trust_remote_code else []
+    with explained(hub), _quiet(), _watched(hub.folder / "blobs", total=total, progress=progress):
+        api = hub.api()
+        folder = api.snapshot_download(
+            hub.id, revision=checkpoint.revision, allow_patterns=patterns, cache_dir=str(hub.cache)
+        )
+        if not _COMMIT.fullmatch(hub.revision):
+            # Leaves the branch's commit in the cache, so that it can be found offline.
+            api.hf_hub_download(hub.id, "config.json", revision=hub.revision, cache_dir=str(hub.cache))
+    try:
+        return _inspect_snapshot(Path(folder), hub, config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error.message} (in {folder}: delete {hub.folder} to download it anew)") from error
 
-    cache = Path(constants.HF_HUB_CACHE)
-    free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.exists())).free
-    if checkpoint.num_bytes > free:
+
+def _from_cache(hub: Hub, config: ModelConfig, *, why: str) -> Checkpoint:
+    commit = hub.revision
+    if not _COMMIT.fullmatch(commit):
+        reference = hub.folder / "refs" / hub.revision
+        commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else ""
+    snapshot = hub.folder / "snapshots" / commit
+    remedy = f"connect, unset HF_HUB_OFFLINE and run again (or: hf download {hub.id}), or give a folder: model.path=DIR"
+    if not commit or not snapshot.is_dir():
+        raise CheckpointError(f"{hub.id} at {hub.revision} is not in {hub.cache} ({why}); {remedy}")
+    try:
+        return _inspect_snapshot(snapshot, hub, config, notes=(f"taken from the cache as it is: {why}",))
+    except CheckpointError as error:
         raise CheckpointError(
-            f"model.id={checkpoint.id} takes {format_size(checkpoint.num_bytes)}, {format_size(free)} is free in "
-            f"{cache}: {format_size(checkpoint.num_bytes - free)} short. HF_HOME=DIR puts the cache elsewhere"
-        )
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    files = sorted({tensor.file for tensor in checkpoint.tensors} | set(checkpoint.pickle_files))
-    code = ["*.py"] if config.trust_remote_code else []
-    with _explained(config):
-        folder = snapshot_download(
-            str(checkpoint.id), revision=checkpoint.revision, allow_patterns=[*files, *SMALL_FILES, *code]
-        )
-        # The branch is noted in the cache by name, so that it is found there without a network.
-        hf_hub_download(str(checkpoint.id), CONFIG, revision=config.revision)
+            f"{hub.id} at {hub.revision} is not whole in {hub.cache} ({why}): {error.message}; {remedy}"
+        ) from error
+
+
+def _inspect_snapshot(folder: Path, hub: Hub, config: ModelConfig, *, notes: Sequence[str] = ()) -> Checkpoint:
     return inspect_folder(
-        Path(folder), source="hf", allow_pickle=config.allow_pickle, id=checkpoint.id, revision=checkpoint.revision
+        folder, source="hf", id=hub.id, revision=folder.name, allow_pickle=config.allow_pickle, notes=notes
     )
 
 
-def _remote(config: ModelConfig, revision: str, sizes: dict[str, int]) -> Checkpoint:
-    """Read configuration and headers of one commit, the headers with range requests."""
-    from huggingface_hub import hf_hub_download, snapshot_download
+def _from_hub(hub: Hub, config: ModelConfig, info: Any) -> Checkpoint:
+    api, commit, where = hub.api(), info.sha, f"{hub.id} on {hub.endpoint}"
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
+    names = {name: False for name in sizes if "/" not in name}
+    if "config.json" not in names:
+        raise CheckpointError(f"{where} has no config.json, so it is not a transformers checkpoint")
+    weights = choose_weights(names, where=where, allow_pickle=config.allow_pickle)
 
-    def small(name: str) -> Path:
-        return Path(hf_hub_download(str(config.id), name, revision=revision))
+    def small(name: str) -> dict[str, Any]:
+        with _quiet():
+            return read_json(api.hf_hub_download(hub.id, name, revision=commit, cache_dir=str(hub.cache)), name=name)
 
-    if CONFIG not in sizes:
-        raise CheckpointError(f"model.id={config.id} has no {CONFIG}, so it is no transformers checkpoint")
-    pickles = {name: size for name, size in sizes.items() if "/" not in name and name.endswith(".bin")}
-    weight_map: dict[str, str] = {}
-    if INDEX in sizes:
-        weight_map = read_index(small(INDEX))
-        shards = sorted(set(weight_map.values()))
-        absent = [shard for shard in shards if shard not in sizes]
-        if absent:
-            raise CheckpointError(f"{INDEX} names {absent[0]}, which model.id={config.id} does not have")
-    elif WEIGHTS in sizes:
-        shards = [WEIGHTS]
-    elif pickles and config.allow_pickle:
-        shards = []
-    elif pickles:
-        raise CheckpointError(
-            f"model.id={config.id} has only pickled weights ({', '.join(list(pickles)[:3])}), which can run code when "
-            f"loaded; a conversion may be on the Hub as model.revision=refs/pr/N, or set model.allow_pickle=true"
-        )
-    else:
-        others = [name for name in sizes if name.endswith((".safetensors", ".gguf"))]
-        found = f"; it has {', '.join(others[:3])}" if others else ""
-        raise CheckpointError(f"model.id={config.id} has neither {WEIGHTS} nor {INDEX}{found}")
+    settings = small("config.json")
+    weight_map = read_weight_map(small(weights.index), weights.index) if weights.index else None
+    files = sorted(set(weight_map.values())) if weight_map is not None else list(weights.files)
+    absent = [name for name in files if name not in sizes]
+    if absent:
+        raise CheckpointError(f"{weights.index} of {where} names {len(files)} files, but {absent[0]} is not there")
+    with _quiet():
+        # Small, and a plan for a prompt needs them.
+        beside = [glob.escape(name) for name in _BESIDE_WEIGHTS if name in names]
+        folder = api.snapshot_download(hub.id, revision=commit, allow_patterns=beside, cache_dir=str(hub.cache))
+    tensors: list[StoredTensor] = []
+    notes = ["sizes and headers are the Hub's; the files are not here yet"]
+    if weights.format == "safetensors":
+        tensors = _remote_tensors(api, hub, files=files, sizes=sizes, commit=commit)
+        notes += compare_with_index(tensors, weight_map=weight_map, index=weights.index)
+    found = describe(
+        source="hf", id=hub.id, revision=commit, path=None, config=settings, tensors=tensors,
+        files={name: sizes[name] for name in files}, names=names, weights_format=weights.format, notes=notes,
+    )  # fmt: skip
+    return replace(found, tokenizer_path=Path(folder))
+
+
+def _remote_tensors(
+    api: Any, hub: Hub, *, files: Sequence[str], sizes: Mapping[str, int], commit: str
+) -> list[StoredTensor]:
+    def read(name: str) -> list[StoredTensor]:
+        header = api.parse_safetensors_file_metadata(hub.id, name, revision=commit)
+        entries = {
+            key: {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": tensor.data_offsets}
+            for key, tensor in header.tensors.items()
+        }
+        return check_entries(entries, name=name, data_start=None, size=sizes[name])
+
     with ThreadPoolExecutor(max_workers=8) as pool:
-        headers = dict(
-            zip(shards, pool.map(lambda shard: _header(str(config.id), revision, shard), shards), strict=True)
-        )
-    if weight_map:
-        check_index(weight_map, headers, INDEX)
-    folder = Path(snapshot_download(str(config.id), revision=revision, allow_patterns=list(SMALL_FILES)))
-    described = describe(
-        read_json(small(CONFIG)),
-        tuple(tensor for shard in shards for tensor in headers[shard]),
-        source="hf",
-        id=config.id,
-        revision=revision,
-        path=None,
-        has_tokenizer=any(name in sizes for name in TOKENIZER_FILES),
-        files={} if shards else pickles,
-    )
-    return replace(described, tokenizer_path=folder)
-
-
-def _header(id: str, revision: str, file: str) -> tuple[StoredTensor, ...]:
-    from huggingface_hub import HfApi
-
-    found = HfApi().parse_safetensors_file_metadata(id, file, revision=revision)
-    tensors = []
-    for name, entry in found.tensors.items():
-        if entry.dtype not in DTYPES:
-            raise CheckpointError(f"{file}: {name!r} has dtype {entry.dtype!r}; known are {', '.join(DTYPES)}")
-        begin, end = entry.data_offsets
-        dtype = DTYPES[entry.dtype]
-        count = 1
-        for length in entry.shape:
-            count *= length
-        if count * ITEMSIZE[dtype] != end - begin:
-            raise CheckpointError(
-                f"{file}: {name!r} of shape {entry.shape} in {entry.dtype} cannot be {end - begin} bytes"
-            )
-        tensors.append(
-            StoredTensor(
-                name=name, dtype=dtype, shape=tuple(entry.shape), num_bytes=end - begin, file=file, offset=begin
-            )
-        )
-    return tuple(tensors)
-
-
-def _cached(config: ModelConfig, revision: str) -> Checkpoint | None:
-    """Return the checkpoint from the local cache when all of its weights are there."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(str(config.id), CONFIG, revision=revision)
-    if not isinstance(found, str):
-        return None
-    folder = Path(found).parent
-    try:
-        return inspect_folder(folder, source="hf", allow_pickle=config.allow_pickle, id=config.id, revision=folder.name)
-    except CheckpointError:  # begun and not finished: the Hub is asked for the rest
-        return None
-
-
-class _Unreachable(Exception):
-    """No answer from the Hub: offline by choice, or no network."""
+        return [tensor for tensors in pool.map(read, files) for tensor in tensors]
 
 
 @contextmanager
-def _explained(config: ModelConfig) -> Iterator[None]:
-    """Turn the Hub's errors into ours."""
-    from huggingface_hub import errors
+def _quiet() -> Iterator[None]:
+    """Without the library's own progress bars: the door shows ours."""
+    import huggingface_hub.utils
 
+    bars: Any = huggingface_hub.utils
+    if bars.are_progress_bars_disabled():
+        yield
+        return
+    bars.disable_progress_bars()
     try:
         yield
-    except errors.GatedRepoError:
-        raise CheckpointError(
-            f"model.id={config.id} is gated: accept its terms on its page, then set HF_TOKEN to a token for it"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise CheckpointError(
-            f"model.id={config.id} has no revision {config.revision!r}; main is the default"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise CheckpointError(
-            f"model.id={config.id} is not on the Hub, or it is private: check the spelling, or set HF_TOKEN"
-        ) from None
-    except (errors.SafetensorsParsingError, errors.NotASafetensorsRepoError) as error:
-        raise CheckpointError(f"model.id={config.id}: {error}") from None
-    except errors.OfflineModeIsEnabled:
-        raise _Unreachable("HF_HUB_OFFLINE is set") from None
-    except errors.HfHubHTTPError as error:
-        status = getattr(error.response, "status_code", None)
-        raise CheckpointError(f"the Hub answered {status} for model.id={config.id}: {error}") from None
-    except Exception as error:
-        if _is_connection_error(error):
-            raise _Unreachable(type(error).__name__) from None
-        raise
+    finally:
+        bars.enable_progress_bars()
 
 
-def _is_connection_error(error: BaseException | None) -> bool:
-    """Whether a request got no answer; huggingface_hub uses requests before 1.0 and httpx after."""
-    if error is None:
-        return False
-    kinds: list[Any] = [ConnectionError, TimeoutError]
-    for module, name in (("requests.exceptions", "RequestException"), ("httpx", "TransportError"),
-                         ("httpx2", "TransportError")):  # fmt: skip
-        if module in sys.modules:
-            kinds.append(getattr(sys.modules[module], name))
-    return isinstance(error, tuple(kinds)) or _is_connection_error(error.__cause__)
+@contextmanager
+def _watched(blobs: Path, *, total: int, progress: Progress | None) -> Iterator[None]:
+    """Report twice a second how far the cache's folder of blobs has grown, whichever way the library downloads."""
+    if progress is None:
+        yield
+        return
+    before, ended = _bytes_in(blobs), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.5):
+            progress(min(total, max(0, _bytes_in(blobs) - before)), total)
+
+    thread = threading.Thread(target=watch, name="download progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    progress(total, total)
+
+
+def _bytes_in(folder: Path) -> int:
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    except OSError:
+        return 0

@@ -1,11 +1,16 @@
-"""What is on disk, from headers only."""
+"""What other rooms get to know of a checkpoint."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.errors import CheckpointError
 from runner.settings import ITEMSIZE
+
+Progress = Callable[[int, int], None]
+"""called with the bytes that are done and the bytes in all"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,12 @@ class Checkpoint:
     """of all tensors, as stored"""
     content_hash: str | None = None
     """sha256 over config and headers; identifies what was inspected"""
+    weights_format: str = "safetensors"
+    """safetensors, pickle or gguf; only safetensors headers are read, so `tensors` is empty for the others"""
+    files: Mapping[str, int] = field(default_factory=dict)
+    """weight file → bytes of the whole file"""
+    notes: tuple[str, ...] = ()
+    """what was guessed or left out"""
     tokenizer_path: Path | None = None
     """folder of configuration and tokenizer, where it is not that of the weights"""
     pickle_files: Mapping[str, int] = field(default_factory=dict)
@@ -62,10 +73,22 @@ class Checkpoint:
 
     def bytes_in(self, dtype: str) -> int:
         """Return the bytes of all tensors, tied ones once, when the floating-point ones are cast to `dtype`."""
-        again = {name for _, name in self.tied}
-        total = 0
-        for tensor in self.tensors:
-            if tensor.name not in again:
-                scale = ITEMSIZE[dtype] if "float" in tensor.dtype else ITEMSIZE[tensor.dtype]
-                total += tensor.num_bytes // ITEMSIZE[tensor.dtype] * scale
-        return total
+        return tensors_bytes(self, dtype)
+
+
+def tensors_bytes(checkpoint: Checkpoint, dtype: str) -> int:
+    """Return the bytes of all tensors once floating ones are cast to `dtype` (torch's name), shared ones once.
+
+    Integer, boolean and complex tensors keep their size. Raises CheckpointError where headers do not tell:
+    quantized weights, whose elements are not the model's, and formats other than safetensors.
+    """
+    if checkpoint.weights_format != "safetensors" or checkpoint.quantization is not None:
+        kind = checkpoint.quantization or checkpoint.weights_format
+        raise CheckpointError(f"the headers of a {kind} checkpoint do not tell its size in {dtype}")
+    copies = {copy for _, copy in checkpoint.tied}
+    itemsize = ITEMSIZE[dtype]
+    return sum(
+        math.prod(tensor.shape) * itemsize if "float" in tensor.dtype else tensor.num_bytes
+        for tensor in checkpoint.tensors
+        if tensor.name not in copies
+    )
