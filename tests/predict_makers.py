@@ -25,6 +25,48 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
         {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 3,
          "image_size": 32, "patch_size": 8},
     ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        TEXT | {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 16},
+    ),
+    "mistral": (
+        "MistralForCausalLM",
+        TEXT | {"num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 16},
+    ),
+    "gpt_neox": ("GPTNeoXForCausalLM", TEXT | {"num_hidden_layers": 3, "max_position_embeddings": 256}),
+    "bart": (
+        "BartForConditionalGeneration",
+        {"vocab_size": 128, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+         "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "decoder_start_token_id": 2,
+         "max_position_embeddings": 256, "forced_eos_token_id": None},
+    ),
+    "roberta": ("RobertaForMaskedLM", TEXT | {"num_hidden_layers": 3, "max_position_embeddings": 256}),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        TEXT | {"num_hidden_layers": 3, "local_attention": 16, "max_position_embeddings": 256, "pad_token_id": 0},
+    ),
+    "whisper": (
+        "WhisperForConditionalGeneration",
+        {"vocab_size": 128, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+         "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "max_source_positions": 50,
+         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+         "suppress_tokens": None, "begin_suppress_tokens": None},
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        TEXT | {"num_hidden_layers": 2, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "mamba": (
+        "MambaForCausalLM",
+        {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8, "pad_token_id": 0},
+    ),
+    "vits": (
+        "VitsModel",
+        {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 64,
+         "flow_size": 32, "spectrogram_bins": 33, "upsample_initial_channel": 32, "upsample_rates": [4, 4],
+         "upsample_kernel_sizes": [8, 8], "prior_encoder_num_wavenet_layers": 2,
+         "posterior_encoder_num_wavenet_layers": 2, "depth_separable_num_layers": 1},
+    ),
 }  # fmt: skip
 
 

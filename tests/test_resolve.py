@@ -136,6 +136,9 @@ def test_checkpointing_auto_that_is_not_enough_says_where_the_peak_lies_and_what
     assert [remedy.override for remedy in plan.remedies if remedy.fits] == ["optimizer=adafactor"]
 
 
+TRACED: dict[Settings, Footprint] = {}
+
+
 @pytest.mark.parametrize("budget", range(900, 1500, 40))
 def test_checkpointing_auto_is_the_smallest_by_brute_force_on_a_real_model(budget: int) -> None:
     """Every number of layers is predicted on a traced model; auto must have found the first that fits."""
@@ -143,7 +146,9 @@ def test_checkpointing_auto_is_the_smallest_by_brute_force_on_a_real_model(budge
     machine = processor(budget=budget * KiB + MARGIN_LEAST + first_use(train_settings(), processor(), 0))
 
     def predicted(settings: Settings) -> Footprint:
-        return predict(made, settings, machine, overhead=0)
+        if settings not in TRACED:
+            TRACED[settings] = predict(made, settings, machine, overhead=0)
+        return TRACED[settings]
 
     config = request(
         workload={**TRAIN, "micro_batch_size": 2, "sequence_length": 24}, precision={"name": Precision.fp32},
