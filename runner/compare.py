@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RequestError, RunnerError
+from runner.fidelity import fidelities
 from runner.record import RECORD, read_record
 from runner.units import format_seconds, format_size
 
@@ -50,6 +51,13 @@ class Row:
     tokens_per_second: float | None = None
     loss: float | None = None
     """of the last step, or the prompt's negative log likelihood"""
+    kl: float | None = None
+    """of the next-token distributions from the highest precision's on the same inputs, in nats"""
+    top1_agreement: float | None = None
+    cosine: float | None = None
+    """of the embedding with the highest precision's"""
+    loss_difference: float | None = None
+    """largest of the steps, from the highest precision's"""
     message: str | None = None
     """why it did not complete"""
     exit_code: int = 0
@@ -70,7 +78,22 @@ def collect(folders: Sequence[Path]) -> list[Row]:
         if not found:
             raise RequestError(f"there is no {RECORD} below {folder}; give a folder with runs, such as outputs")
         rows += [_row(path, folder) for path in found]
-    return rows
+    return _with_fidelity(rows)
+
+
+def _with_fidelity(rows: list[Row]) -> list[Row]:
+    """Add how far each run's outputs are from those of the highest precision among the rows."""
+    readable = [
+        (row.record, Path(row.record), read_record(Path(row.record))) for row in rows if row.status == "completed"
+    ]
+    found = fidelities(readable)
+    names = ("kl", "top1_agreement", "cosine", "loss_difference")
+    return [
+        dataclasses.replace(row, **{name: getattr(found[row.record], name) for name in names})
+        if row.record in found
+        else row
+        for row in rows
+    ]
 
 
 def _natural(path: Path) -> list[Any]:
@@ -138,9 +161,13 @@ def _checkpointing(plan: dict[str, Any]) -> str | None:
 COLUMNS: tuple[tuple[str, str], ...] = (
     ("job", "job"), ("model", "model"), ("workload", "workload"), ("precision", "precision"),
     ("checkpointing", "ckpt"), ("device", "device"), ("predicted", "predicted"), ("measured", "measured"),
-    ("error", "error"), ("seconds", "work"), ("tokens_per_second", "tokens/s"), ("loss", "loss"), ("status", "status"),
+    ("error", "error"), ("seconds", "work"), ("tokens_per_second", "tokens/s"), ("loss", "loss"),
+    ("kl", "KL"), ("top1_agreement", "top-1"), ("cosine", "cosine"), ("loss_difference", "Δ loss"),
+    ("status", "status"),
 )  # fmt: skip
-SHOWN_WHEN_DIFFERENT = ("model", "workload", "device", "checkpointing")
+SHOWN_WHEN_DIFFERENT = (
+    "model", "workload", "device", "checkpointing", "kl", "top1_agreement", "cosine", "loss_difference",
+)  # fmt: skip
 """columns that say nothing when all rows have the same"""
 
 
@@ -155,7 +182,7 @@ def table(rows: Sequence[Row]) -> str:
     ]  # fmt: skip
     grid = Table(box=None, pad_edge=False)
     for name, title in columns:
-        numbers = name in ("predicted", "measured", "error", "seconds", "tokens_per_second", "loss")
+        numbers = name not in ("job", "model", "workload", "precision", "checkpointing", "device", "status")
         grid.add_column(title, justify="right" if numbers else "left", no_wrap=True, overflow="ellipsis")
     for row in rows:
         grid.add_row(*(_cell(name, getattr(row, name)) for name, _ in columns))
@@ -177,7 +204,13 @@ def _cell(name: str, value: Any) -> str:
         return format_seconds(value)
     if name == "tokens_per_second":
         return f"{value:.1f}"
-    return f"{value:.4f}" if name == "loss" and isinstance(value, float) else str(value)
+    if name == "loss" and isinstance(value, float):
+        return f"{value:.4f}"
+    if name in ("kl", "loss_difference"):
+        return f"{value:.2e}"
+    if name in ("top1_agreement", "cosine"):
+        return f"{value:.5f}"
+    return str(value)
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:

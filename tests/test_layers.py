@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "runner"
 FLOORS = [
-    {"units", "errors", "logs", "embedded", "preload"},
+    {"units", "errors", "logs", "embedded", "preload", "fidelity"},
     {"settings", "context", "isolate", "meter"},
     {"config", "limit"},
     {"hardware", "checkpoint"},

@@ -236,7 +236,10 @@ def _with_checkpointing(
 
 def _precision_choice(config: RunConfig, taken: Candidate, tried: list[Candidate]) -> Choice:
     too_large = [c for c in tried if not c.fits and c is not taken]
+    free = config.precision.name is Precision.auto and config.memory_efficient
     reasons = [taken.rung.reason]
+    if free:
+        reasons = [f"{taken.rung.reason}; it fits" if taken.fits else "of what could be tried it needs least"]
     reasons += [f"not {c.rung.precision}: needs {format_size(c.footprint.peak)}" for c in too_large]
     if not taken.fits:
         reasons.append("it does not fit either" if too_large else "it does not fit")

@@ -67,7 +67,7 @@ def _skip_reason(
 
 def _reason(precision: str, stored: str | None, training: bool, skipped: Mapping[str, str], hardware: Hardware) -> str:
     why = {
-        "fp32": "the most exact precision, and it fits",
+        "fp32": "the most exact precision",
         "bf16": f"native on {hardware.name}, with fp32's range in half its bytes",
         "fp16": f"the half precision that {hardware.name} computes natively",
     }[precision]
