@@ -168,7 +168,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
 SHOWN_WHEN_DIFFERENT = (
     "model", "workload", "device", "checkpointing", "kl", "top1_agreement", "cosine", "loss_difference",
 )  # fmt: skip
-"""columns that say nothing when all rows have the same"""
+"""columns that say nothing when all rows have the same; those that no row knows are left out too"""
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -178,7 +178,8 @@ def table(rows: Sequence[Row]) -> str:
 
     columns = [
         (name, title) for name, title in COLUMNS
-        if name not in SHOWN_WHEN_DIFFERENT or len({getattr(row, name) for row in rows}) > 1
+        if (name not in SHOWN_WHEN_DIFFERENT or len({getattr(row, name) for row in rows}) > 1)
+        and any(getattr(row, name) is not None for row in rows)
     ]  # fmt: skip
     grid = Table(box=None, pad_edge=False)
     for name, title in columns:

@@ -4,6 +4,8 @@ import os
 
 # The parent fetches what the user asked for; nothing in a worker has a reason to reach the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# hardware= counts cards as the driver does; torch would else put the fastest first.
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 # NVML then answers torch.cuda.is_available(), without a CUDA context, which could not be forked.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 

@@ -46,9 +46,12 @@ def test_jobs_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 
 def test_what_is_unknown_is_a_dash_and_not_a_zero(tmp_path: Path) -> None:
     saved(tmp_path, "0")
-    line = table(collect([tmp_path])).splitlines()[1]
-    assert "–" in line
-    assert " 0 B" not in line
+    saved(tmp_path, "1", memory={"work": MemoryStats(peak_allocated=GiB)})
+    first, second = table(collect([tmp_path])).splitlines()[1:]
+    assert "–" in first
+    assert " 0 B" not in first
+    assert "1.00 GiB" in second
+    assert "tokens/s" not in table(collect([tmp_path]))
 
 
 def test_what_went_wrong_stands_below_the_table(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def explained() -> Iterator[None]:
 
     try:
         yield
-    except RunnerError:
+    except (RunnerError, BrokenPipeError):
         raise
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
