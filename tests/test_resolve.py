@@ -184,7 +184,9 @@ def test_each_remedy_fits_when_it_is_applied() -> None:
     plan = plan_for(config, machine, predict=predict)
     assert not plan.fits
     fitting = [remedy for remedy in plan.remedies if remedy.fits]
-    assert {"workload.micro_batch_size=1", "workload.sequence_length=32"} <= {r.override for r in fitting}
+    assert {"workload.micro_batch_size=1 workload.grad_accum_steps=8", "workload.sequence_length=32"} <= {
+        r.override for r in fitting
+    }
     for remedy in fitting:
         changed = dict(item.split("=") for item in remedy.override.split())
         workload = {k.split(".")[1]: int(v) for k, v in changed.items() if k.startswith("workload.")}

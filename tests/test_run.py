@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -72,13 +73,29 @@ def test_predicted_and_measured_tensors_agree_to_the_byte_or_nearly(workload: st
     assert abs(error["work"]) < 0.005
 
 
-def test_the_reproduce_line_gives_the_same_tokens(tmp_path: Path) -> None:
-    first = run(tmp_path, "workload.temperature=0.8", "seed=3", "workload.max_new_tokens=16")
-    words = first.record["reproduce"].split()
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("workload.temperature=0.8", "seed=3", "workload.max_new_tokens=16", "workload.prompt=it's a, b"),
+        ("workload=train", "precision=fp32", "workload.text_file=text"),
+        ("workload=train", "precision=bf16", "seed=5", "workload.steps=2"),
+        ("workload=forward", "workload.prompt_file=text"),
+    ],
+    ids=" ".join,
+)
+def test_the_reproduce_line_gives_the_same_outcome_in_another_folder(asked: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("The with statement wraps a block. " * 60)
+    first = run(tmp_path, *asked)
+    assert first.code == 0, first.err
+    words = shlex.split(first.record["reproduce"])
     assert words[:3] == ["python", "-m", "runner"]
     (tmp_path / "again").mkdir()
     again = run(tmp_path / "again", *words[3:])
-    assert again.record["outcome"]["details"]["tokens"] == first.record["outcome"]["details"]["tokens"]
+    assert again.code == 0, again.err
+    for key in ("losses", "text"):
+        assert again.record["outcome"][key] == first.record["outcome"][key]
+    for key in ("tokens", "negative_log_likelihood"):
+        assert again.record["outcome"]["details"].get(key) == first.record["outcome"]["details"].get(key)
 
 
 def test_what_does_not_fit_is_refused_before_loading_and_each_remedy_works(tmp_path: Path) -> None:
@@ -88,7 +105,7 @@ def test_what_does_not_fit_is_refused_before_loading_and_each_remedy_works(tmp_p
     record = refused.record
     assert record["status"] == "refused"
     assert record["memory"] == {"load": None, "work": None, "unload": None}
-    assert re.search(r"runner: needs .* on cpu; 700\.00 MiB may be used .* short\. Fits with ", refused.err)
+    assert re.search(r"runner: needs .* on cpu; 700\.00 MiB may be used .* short\. The peak is in .*\. Fits with ", refused.err)
     remedies = [remedy for remedy in record["error"]["remedies"] if remedy["fits"]]
     assert remedies
     for number, remedy in enumerate(remedies):

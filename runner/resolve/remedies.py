@@ -92,7 +92,7 @@ def _kinds(settings: Settings, config: RunConfig, hardware: Hardware) -> Iterato
     yield _precision(settings, config, hardware)
     yield _optimizer_implementation(settings, hardware)
     yield _halved(settings, "max_new_tokens", SMALLEST_GENERATION) if settings.workload == "generate" else []
-    yield _halved(settings, "micro_batch_size", 1) if settings.workload != "load" else []
+    yield _micro_batch(settings)
     yield _halved(settings, "sequence_length", SHORTEST_SEQUENCE) if settings.workload != "load" else []
     yield _optimizer(settings)
     yield _pure(settings)
@@ -137,6 +137,23 @@ def _halved(settings: Settings, name: str, least: int) -> list[Change]:
         value //= 2
         # replace() takes field names as keywords; `name` is one of three int fields
         changes.append(Change(override=f"workload.{name}={value}", settings=replace(settings, **{name: value})))
+    return changes
+
+
+def _micro_batch(settings: Settings) -> list[Change]:
+    """Return smaller micro batches; in training more of them make up the same step."""
+    if settings.workload != "train":
+        return _halved(settings, "micro_batch_size", 1) if settings.workload != "load" else []
+    changes, size = [], settings.micro_batch_size
+    while size > 1:
+        size //= 2
+        steps = settings.grad_accum_steps * -(-settings.micro_batch_size // size)
+        changes.append(
+            Change(
+                override=f"workload.micro_batch_size={size} workload.grad_accum_steps={steps}",
+                settings=replace(settings, micro_batch_size=size, grad_accum_steps=steps),
+            )
+        )
     return changes
 
 
