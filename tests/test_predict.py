@@ -309,3 +309,13 @@ def test_ledger_rounds_up_to_the_allocator_s_blocks() -> None:
 
 def test_footprint_has_a_field_for_every_category() -> None:
     assert set(CATEGORIES) <= {field.name for field in fields(Footprint)}
+
+
+def test_pickled_weights_are_estimated_from_their_files_and_never_taken_for_nothing() -> None:
+    from tests.makers import checkpoint as described
+
+    made = described(num_parameters=0, stored_dtypes={}, num_bytes=100 * MiB, config={"torch_dtype": "float16"})
+    footprint = predict(made, settings(workload="load"), processor(), overhead=0)
+    assert footprint.parameters == 200 * MiB  # float16 on disk, float32 in memory
+    assert footprint.load_peak == 300 * MiB
+    assert footprint.method.startswith("estimated")

@@ -105,7 +105,9 @@ def test_what_does_not_fit_is_refused_before_loading_and_each_remedy_works(tmp_p
     record = refused.record
     assert record["status"] == "refused"
     assert record["memory"] == {"load": None, "work": None, "unload": None}
-    assert re.search(r"runner: needs .* on cpu; 700\.00 MiB may be used .* short\. The peak is in .*\. Fits with ", refused.err)
+    assert re.search(
+        r"runner: needs .* on cpu; 700\.00 MiB may be used .* short\. The peak is in .*\. Fits with ", refused.err
+    )
     remedies = [remedy for remedy in record["error"]["remedies"] if remedy["fits"]]
     assert remedies
     for number, remedy in enumerate(remedies):

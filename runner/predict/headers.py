@@ -21,10 +21,11 @@ LOGIT_COPIES = 3
 def parameter_bytes(checkpoint: Checkpoint, settings: Settings) -> int:
     """Return the bytes of all stored tensors in parameter_dtype, tied ones once, quantized ones as stored.
 
-    Where no header was read, the count of parameters stands in for the tensors.
+    Where no header was read, the count of parameters stands in for the tensors, or, for pickled weights, the size of
+    their files, taken to be in the dtype that config.json names, else float32.
     """
     if not checkpoint.tensors:
-        return checkpoint.num_parameters * ITEMSIZE[settings.parameter_dtype]
+        return _num_parameters(checkpoint) * ITEMSIZE[settings.parameter_dtype]
     return sum(_loaded_bytes(tensor, checkpoint, settings) for tensor in _distinct(checkpoint))
 
 
@@ -55,10 +56,30 @@ def load_footprint(checkpoint: Checkpoint, settings: Settings) -> Footprint:
     The file is read a block at a time into the model's own memory, so the model itself is the peak.
     """
     parameters = parameter_bytes(checkpoint, settings)
+    if not checkpoint.tensors:
+        return _unread_footprint(parameters, checkpoint)
     return Footprint(
         parameters=parameters, buffers=0, gradients=0, optimizer_state=0, activations=0, kv_cache=0, workspace=0,
         overhead=0, peak=parameters, load_peak=parameters, work_peak=parameters, moment="load",
         method="headers", notes=("buffers that are not stored, such as rotary frequencies, are not counted",),
+    )  # fmt: skip
+
+
+def _num_parameters(checkpoint: Checkpoint) -> int:
+    if checkpoint.num_parameters:
+        return checkpoint.num_parameters
+    named = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype")
+    return checkpoint.num_bytes // ITEMSIZE.get(str(named), ITEMSIZE["float32"])
+
+
+def _unread_footprint(parameters: int, checkpoint: Checkpoint) -> Footprint:
+    """Return the footprint of loading files whose headers tell nothing: they are read whole beside the model."""
+    peak = parameters + checkpoint.num_bytes
+    return Footprint(
+        parameters=parameters, buffers=0, gradients=0, optimizer_state=0, activations=0, kv_cache=0,
+        workspace=checkpoint.num_bytes, overhead=0, peak=peak, load_peak=peak, work_peak=parameters, moment="load",
+        method="estimated: pickled weights have no header",
+        notes=("the sizes of pickled files stand in for their tensors, and are counted once more while they are read",),
     )  # fmt: skip
 
 
