@@ -61,8 +61,11 @@ def run(config: RunConfig, context: RunContext) -> int:
         recorder.draw()
         log.info("record      %s", recorder.path)
         return 0
-    recorder.fail(ending)
-    recorder.draw()
+    try:
+        recorder.fail(ending)
+        recorder.draw()
+    except OSError as error:
+        log.error("the record cannot be written to %s: %s", context.folder, error.strerror)
     log.error("%s", ending.message)
     log.info("record      %s", recorder.path)
     return ending.exit_code

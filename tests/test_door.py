@@ -48,6 +48,7 @@ MISTAKES = {
     "seed=x": "seed: Value 'x'",
     "optimizer=lion": "there are adafactor, adamw, sgd",
     "optimizer.learning_rate=-1": "must be 0 or more",
+    "sweep.resume=/nonexistent": "there is no sweep to go on with",
     "--frob": "unrecognized arguments: --frob",
     "--info=nonsense": "invalid choice: 'nonsense'",
     "--config-dir /nonexistent": "/nonexistent is not a folder",

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -253,6 +254,27 @@ def test_a_sweep_runs_every_job_and_exits_with_the_highest_code(tmp_path: Path) 
     assert [record["status"] for record in done.records] == ["completed", "completed", "refused", "refused"]
     assert done.code == 3
     assert [folder.name for folder in done.folders] == ["0", "1", "2", "3"]
+
+
+def test_a_sweep_is_resumed_where_it_stopped(tmp_path: Path) -> None:
+    first = run(tmp_path, "-m", "workload=load,forward", "seed=0,1")
+    assert first.code == 0, first.err
+    (sweep,) = (tmp_path / "outputs" / "multirun").glob("*/*")
+    record = json.loads((sweep / "1" / "record.json").read_text())
+    (sweep / "1" / "record.json").write_text(json.dumps(record | {"status": "killed"}))
+    shutil.rmtree(sweep / "3")
+    again = run(tmp_path, f"sweep.resume={sweep.relative_to(tmp_path)}")
+    assert again.code == 0, again.err
+    ids = [made["run_id"] for made in again.records]
+    before = [made["run_id"] for made in first.records]
+    assert [ids[0], ids[2]] == [before[0], before[2]]
+    assert ids[1] != before[1]
+    assert ids[3] != before[3]
+    assert again.out.count("completed before") == 2
+    assert [made["status"] for made in again.records] == ["completed"] * 4
+    other = run(tmp_path, "-m", f"sweep.resume={sweep}", "workload=train")
+    assert other.code == 2
+    assert "holds another job" in other.err
 
 
 def test_two_runs_of_one_second_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ HINTS = {
 }
 
 
+RESUME = "sweep.resume="
+
 FREE_TEXT = (
     "workload.prompt", "workload.prompt_file", "workload.text", "workload.text_file", "model.path", "model.cache",
 )  # fmt: skip
@@ -55,6 +57,8 @@ class Arguments:
     overrides: tuple[str, ...]
     flags: argparse.Namespace
     config_dir: Path | None
+    resume: Path | None = None
+    """folder of an earlier sweep, whose completed jobs are kept"""
 
     @property
     def runs(self) -> bool:
@@ -84,8 +88,33 @@ def read_arguments(argv: Sequence[str]) -> Arguments:
     config_dir = Path(given.config_dir) if given.config_dir else None
     if config_dir is not None and not config_dir.is_dir():
         raise RequestError(f"--config-dir {config_dir} is not a folder")
-    overrides = tuple(_quoted(item) for item in given.overrides)
-    return Arguments(argv=(*flags, *overrides), overrides=overrides, flags=given, config_dir=config_dir)
+    asked = [item for item in given.overrides if not item.startswith(RESUME)]
+    resume = next((Path(item.removeprefix(RESUME)) for item in given.overrides if item.startswith(RESUME)), None)
+    more: tuple[str, ...] = ()
+    if resume is not None:
+        asked = asked or _sweep_overrides(resume)
+        more = (f"hydra.sweep.dir={hydra_text(str(resume))}",)
+        if not given.multirun:
+            flags.append("-m")
+            given.multirun = True
+    overrides = tuple(_quoted(item) for item in asked)
+    return Arguments(
+        argv=(*flags, *overrides, *more), overrides=overrides, flags=given, config_dir=config_dir, resume=resume
+    )
+
+
+def _sweep_overrides(folder: Path) -> list[str]:
+    """Return the overrides that a sweep was started with; raises RequestError when `folder` holds none."""
+    import yaml
+
+    path = folder / "multirun.yaml"
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return [str(item) for item in values["hydra"]["overrides"]["task"]]
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        raise RequestError(
+            f"{RESUME}{folder}: there is no sweep to go on with; give the folder that holds its multirun.yaml"
+        ) from None
 
 
 def _quoted(override: str) -> str:

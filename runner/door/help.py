@@ -15,6 +15,7 @@ Examples
   python -m runner model.path=DIR precision=auto              a checkpoint folder, in the best precision that fits
   python -m runner model=hf model.id=Qwen/Qwen3-1.7B workload=plan    does it fit? before any download
   python -m runner hardware=tesla_t4_16gb workload=plan       would it fit on a card that is not here?
+  python -m runner sweep.resume=outputs/multirun/DATE/TIME    run what a sweep lacks, or what failed in it
   python -m runner -m precision=fp32,bf16,fp16 memory=checkpointing_on,checkpointing_off workload=train
 
 Exit codes

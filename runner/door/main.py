@@ -12,7 +12,7 @@ from runner.door.arguments import Arguments, check_overrides, read_arguments
 from runner.door.compose import check_configuration, explained, to_run_config
 from runner.door.help import help_page
 from runner.door.schema import config_folder, register
-from runner.errors import RunnerError
+from runner.errors import RequestError, RunnerError
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def _through_hydra(arguments: Arguments) -> int:
 
     def task(composed: Any) -> int:
         folders.append(_folder())
-        codes.append(_job(composed, arguments))
+        codes.append(0 if _is_done(folders[-1], arguments) else _job(composed, arguments))
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
         return codes[-1]
@@ -85,6 +85,26 @@ def _folder() -> Path:
     from hydra.core.hydra_config import HydraConfig
 
     return Path(HydraConfig.get().runtime.output_dir)
+
+
+def _is_done(folder: Path, arguments: Arguments) -> bool:
+    """Whether a resumed sweep has this job's completed record; raises RequestError for a record of another job."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from runner.record import RECORD, read_record
+
+    if arguments.resume is None or not (folder / RECORD).exists():
+        return False
+    found, asked = read_record(folder), list(HydraConfig.get().overrides.task)
+    if found["overrides"] != asked:
+        raise RequestError(
+            f"{folder} holds another job ({' '.join(found['overrides'])}) than is asked for ({' '.join(asked)}); "
+            f"sweep.resume={arguments.resume} alone goes on with the sweep as it was"
+        )
+    if found["status"] == "completed":
+        log.info("kept        %s, completed before", folder)
+        return True
+    return False
 
 
 def _tell_sweep(folder: Path) -> None:
