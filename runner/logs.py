@@ -1,9 +1,7 @@
 """How a run's words and progress look on a terminal, and in a pipe."""
 
-import contextlib
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any
 
 LABEL = 12
@@ -37,27 +35,40 @@ def _with_label(message: str) -> str:
     return f"\033[1m{label}\033[0m{rest}" if ours else message
 
 
-def terminal_bar() -> Callable[[str, int, int], bool] | None:
-    """Return a function that draws the progress of a load in bytes, or None where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        return None
-    shown: dict[str, Any] = {}
+class TerminalBar:
+    """Draws how far a load is, in bytes, on stderr."""
 
-    def draw(what: str, done: int, total: int) -> bool:
+    def __init__(self) -> None:
+        self._what = ""
+        self._progress: Any = None
+        self._task: Any = None
+
+    def draw(self, what: str, done: int, total: int) -> None:
+        """Show `done` of `total` bytes; the bar goes when all are done."""
+        if what != self._what or self._progress is None:
+            self.close()
+            self._begin(what, total)
+        self._progress.update(self._task, completed=done)
+        if done >= total:
+            self.close()
+
+    def close(self) -> None:
+        """Take the bar away, and give the terminal its cursor back."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _begin(self, what: str, total: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-        if what not in shown:
-            columns = (TextColumn("{task.description:<11}"), BarColumn(), DownloadColumn(True), TransferSpeedColumn())
-            progress = Progress(*columns, console=Console(stderr=True), transient=True)
-            progress.start()
-            shown[what] = (progress, progress.add_task(what, total=total))
-        progress, task = shown[what]
-        progress.update(task, completed=done)
-        if done >= total:
-            progress.stop()
-            with contextlib.suppress(KeyError):
-                del shown[what]
-        return True
+        columns = (TextColumn("{task.description:<11}"), BarColumn(), DownloadColumn(True), TransferSpeedColumn())
+        self._what = what
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._progress.start()
+        self._task = self._progress.add_task(what, total=total)
 
-    return draw
+
+def terminal_bar() -> TerminalBar | None:
+    """Return a bar, or None where stderr is no terminal."""
+    return TerminalBar() if sys.stderr.isatty() else None

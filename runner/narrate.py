@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.checkpoint import Checkpoint
 from runner.hardware import Hardware
+from runner.logs import TerminalBar
 from runner.meter import MemoryStats
 from runner.predict.footprint import Footprint
 from runner.record import Record, measured_peak, predicted_peak, prediction_error
@@ -27,8 +27,7 @@ class Narrator:
     """Tells one run to one logger."""
 
     log: logging.Logger
-    bar: Callable[[str, int, int], bool] | None = None
-    """draws progress on a terminal: (what, done, total) → whether it did"""
+    bar: TerminalBar | None = None
     _told: float = field(default_factory=time.monotonic)
     _phase: str = "load"
 
@@ -83,15 +82,20 @@ class Narrator:
 
     def progress(self, done: int, total: int) -> None:
         """Tell how many bytes of `total` are done: on a terminal as a bar, elsewhere in a line now and then."""
-        if self.bar is not None and self.bar(self._phase, done, total):
+        if self.bar is not None:
+            self.bar.draw(self._phase, done, total)
             return
         now = time.monotonic()
-        if total and (done >= total or now - self._told >= PROGRESS_SECONDS):
-            if now - self._told >= PROGRESS_SECONDS:
-                self.log.info(
-                    "%-11s %s of %s (%d %%)", self._phase, format_size(done), format_size(total), 100 * done // total
-                )
+        if total and now - self._told >= PROGRESS_SECONDS:
             self._told = now
+            self.log.info(
+                "%-11s %s of %s (%d %%)", self._phase, format_size(done), format_size(total), 100 * done // total
+            )
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self.bar is not None:
+            self.bar.close()
 
     def memory(self, phase: str, stats: MemoryStats) -> None:
         """Tell what a phase was measured to take."""

@@ -47,8 +47,10 @@ def run(config: RunConfig, context: RunContext) -> int:
     Raises nothing that a user's request, the machine's memory or a model can cause.
     """
     recorder = Recorder(config, context)
+    narrator = Narrator(log, bar=terminal_bar())
+    ending: RunnerError | None = None
     try:
-        _street(config, context, recorder)
+        _street(config, context, recorder, narrator)
     except RunnerError as error:
         ending = error
     except KeyboardInterrupt:
@@ -56,25 +58,29 @@ def run(config: RunConfig, context: RunContext) -> int:
     except Exception as error:
         log.exception("runner itself failed")
         ending = WorkloadError(f"runner itself failed: {type(error).__name__}: {error}")
-    else:
-        recorder.write(status="completed")
-        recorder.draw()
-        log.info("record      %s", recorder.path)
-        return 0
+    narrator.close()
+    return _complete(recorder, ending)
+
+
+def _complete(recorder: "Recorder", ending: RunnerError | None) -> int:
+    """Complete the record, say where it is, and return the exit code."""
     try:
-        recorder.fail(ending)
+        if ending is None:
+            recorder.write(status="completed")
+        else:
+            recorder.fail(ending)
         recorder.draw()
     except OSError as error:
-        log.error("the record cannot be written to %s: %s", context.folder, error.strerror)
-    log.error("%s", ending.message)
+        ending = ending or WorkloadError(f"the record cannot be written to {recorder.path}: {error.strerror}")
+    if ending is not None:
+        log.error("%s", ending.message)
     log.info("record      %s", recorder.path)
-    return ending.exit_code
+    return 0 if ending is None else ending.exit_code
 
 
-def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> None:
+def _street(config: RunConfig, context: RunContext, recorder: "Recorder", narrator: Narrator) -> None:
     machine = hardware.describe(config.hardware, limit=config.memory.limit_bytes, environment=os.environ)
     recorder.write("detect", hardware=machine)
-    narrator = Narrator(log, bar=terminal_bar())
     narrator.hardware(machine)
     if machine.is_profile and config.workload.name is not Workload.plan:
         raise RequestError(
@@ -85,7 +91,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
     recorder.write("inspect", checkpoint=found)
     narrator.checkpoint(found)
 
-    plan = _plan(config, machine, found, recorder)
+    plan = _plan(config, machine, found)
     recorder.write("plan", plan=plan, reproduce=_reproduce(config, context, found, plan))
     write_plan(plan, context.folder)
     narrator.plan(plan)
@@ -105,7 +111,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder") -> Non
     narrator.outcome(worked.outcome, plan, recorder.record)
 
 
-def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, recorder: "Recorder") -> Plan:
+def _plan(config: RunConfig, machine: Hardware, found: Checkpoint) -> Plan:
     """Return the plan: from headers alone where they can answer, else traced in a worker."""
     if config.workload.name is Workload.plan and config.workload.planned is Workload.load:
         return resolve(config, machine, found, predict=lambda settings: predict(found, settings, machine), num_layers=0)
