@@ -109,10 +109,13 @@ def _is_done(folder: Path, arguments: Arguments) -> bool:
 
 def _tell_sweep(folder: Path) -> None:
     """Write the sweep's files and print its table, also when the sweep was interrupted."""
-    from runner.compare import table, write_sweep
+    from runner.compare import print_table
+    from runner.report import write_sweep
 
-    rows = write_sweep(folder)
-    print(f"\n{table(rows)}\nsweep       {folder / 'sweep.csv'}")
+    summary = write_sweep(folder)
+    print()
+    print_table(summary.rows)
+    print(f"sweep       {summary.files[-1]}")
 
 
 def _job(composed: Any, arguments: Arguments) -> int:

@@ -1,0 +1,72 @@
+"""Rows as CSV and JSON, each file whole or not at all."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.compare.rows import Row
+from runner.errors import RequestError
+
+SCHEMA_VERSION = 1
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """Write the rows with all fields; sizes in bytes, times in seconds, unknown empty.
+
+    Raises RequestError when the file cannot be written.
+    """
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [item.name for item in dataclasses.fields(Row)])
+    writer.writeheader()
+    writer.writerows(dataclasses.asdict(row) for row in rows)
+    write_whole(path, stream.getvalue())
+
+
+def write_json(rows: Sequence[Row], path: Path) -> None:
+    """Write the rows as a list under `rows`, with the version of this schema; infinities as words.
+
+    Raises RequestError when the file cannot be written.
+    """
+    values = {"schema_version": SCHEMA_VERSION, "rows": [_plain(row) for row in rows]}
+    write_whole(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all, in UTF-8, lines ended as in `text`.
+
+    Raises RequestError when it cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(descriptor, "w", encoding="utf-8", newline="", errors="replace") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in dataclasses.asdict(row).items()
+    }
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
