@@ -72,7 +72,7 @@ def test_the_page_has_a_row_for_each_run_and_every_picture(tmp_path: Path) -> No
     assert seen.tags.count("tr") == 1 + 15
     words = " ".join(seen.texts)
     for heading in (
-        "What went wrong", "Runs", "Memory against speed", "Memory against fidelity of next-token distributions",
+        "What went wrong", "Runs", "Memory against speed: generate", "Memory against speed: train", "Memory against fidelity of next-token distributions",
         "Memory against fidelity of training losses", "Predicted parts beside the measured peak", "Memory over time",
         "Commands that repeat these runs",
     ):  # fmt: skip

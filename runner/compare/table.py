@@ -14,21 +14,22 @@ WIDTH = 100
 """columns of text where no terminal says how many it has"""
 COLUMNS = {
     "job": "job", "model": "model", "workload": "workload", "precision": "precision", "checkpointing": "ckpt",
-    "device": "device", "predicted": "predicted", "measured": "measured", "error": "error", "load_error": "load error",
-    "seconds": "work", "total_seconds": "total", "tokens_per_second": "tokens/s", "loss": "loss", "kl": "KL",
-    "top1_agreement": "top-1", "cosine": "cosine", "loss_difference": "Δ loss", "status": "status",
+    "device": "device", "predicted": "predicted", "measured": "measured", "basis": "basis", "error": "error",
+    "load_error": "load error", "seconds": "work", "total_seconds": "total", "tokens_per_second": "tokens/s",
+    "loss": "loss", "kl": "KL", "top1_agreement": "top-1", "cosine": "cosine", "loss_difference": "Δ loss",
+    "status": "status",
 }  # fmt: skip
 """field of a row → title of its column"""
 SHORT_TITLES = {"precision": "prec"}
-WORDS = ("job", "model", "workload", "precision", "checkpointing", "device", "status")
+WORDS = ("job", "model", "workload", "precision", "checkpointing", "device", "basis", "status")
 DISTANCES = {"kl": "logits", "top1_agreement": "logits", "cosine": "embedding", "loss_difference": "losses"}
 """field → outputs that it is the distance of"""
-SAID_BY_ONE = ("model", "workload", "device", "checkpointing")
+SAID_BY_ONE = ("model", "workload", "device", "checkpointing", "basis")
 """columns that say nothing when all rows that know it have the same"""
 FIDELITY = "fidelity"
 """the column that stands for those of DISTANCES where room is short"""
 LEFT_OUT_FIRST = (
-    "load_error", "total_seconds", "top1_agreement", "device", "seconds", "loss", "model", "workload", "error",
+    "load_error", "total_seconds", "top1_agreement", "basis", "device", "seconds", "loss", "model", "workload", "error",
     "tokens_per_second", FIDELITY,
 )  # fmt: skip
 """columns to do without where room is short; the others stay"""

@@ -19,6 +19,8 @@ MEASURED = (
     ("peak_resident", "the process, resident", "process"),
 )
 """of a phase's memory: name, words, class"""
+KINDS = {"allocated": "live tensors", "reserved": "held by the allocator", "process": "the whole process"}
+"""class → words of the legend"""
 HIGH, LOW, GAP = 18, 9, 3
 
 
@@ -63,9 +65,9 @@ def bars(found: Sequence[Bar]) -> str:
 def parts_legend(found: Sequence[Bar]) -> str:
     """Return what the colours of the parts and of the measured bars mean, those that are drawn."""
     drawn = {name for bar in found for name, _ in bar.parts}
-    kinds = {kind: words for bar in found for words, kind, _ in bar.measured}
+    kinds = {kind for bar in found for _, kind, _ in bar.measured}
     marks = [(f"part {name}", name.replace("_", " ")) for name in PARTS if name in drawn]
-    marks += [(f"measured {kind}", f"measured: {words}") for kind, words in kinds.items()]
+    marks += [(f"measured {kind}", f"measured: {words}") for kind, words in KINDS.items() if kind in kinds]
     boxes = "".join(
         f'<li><svg width="14" height="14" aria-hidden="true"><rect class="{name}" width="14" height="14"/></svg>'
         f"{escape(words)}</li>"
@@ -93,7 +95,10 @@ def _bar(bar: Bar, scale: Scale) -> str:
     budget = bar.row.budget
     if budget is not None and budget <= scale.high:
         x = f"{100 * scale.place(budget):.2f}%"
-        shapes.append(f'<line class="budget" x1="{x}" x2="{x}" y1="0" y2="{height}"><title>budget</title></line>')
+        shapes += [
+            f'<line class="{name}" x1="{x}" x2="{x}" y1="0" y2="{height}"><title>budget</title></line>'
+            for name in ("halo", "budget")
+        ]
     said = escape(_figures(bar))
     return (
         f'<div class="bar"><p class="name">{escape(name_of(bar.row))}</p>'

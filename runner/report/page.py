@@ -18,6 +18,7 @@ from runner.report.timelines import timeline, timeline_legend, timeline_of
 
 HERE = Path(__file__).parent
 MOST_TIMELINES = 60
+MEMORY = "peak of the work, measured (predicted where it was not)"
 DISTANCES = (
     ("kl", "KL from the reference, nats", "next-token distributions"),
     ("cosine", "1 − cosine with the reference", "embeddings"),
@@ -44,7 +45,7 @@ def page(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]], *, title
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hashed}'"
     name = escape(clean(title))
     body = [
-        _header(rows, name), _troubles(rows), _table(rows), _speed(rows), *_fidelity(rows), _bars(rows, records),
+        _header(rows, name), _troubles(rows), _table(rows), *_speeds(rows), *_fidelity(rows), _bars(rows, records),
         _timelines(rows, records), _commands(rows, records),
     ]  # fmt: skip
     return (
@@ -105,9 +106,10 @@ def _table(rows: Sequence[Row]) -> str:
     return (
         '<section><h2>Runs</h2><div class="scroll" role="region" aria-label="table of runs" tabindex="0">'
         f'<table class="sortable"><thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}</tbody></table></div>'
-        f'<p class="note">{UNKNOWN} is unknown. predicted and measured: the peak of the work. error: '
-        "(predicted − measured) / measured. KL, top-1, cosine, Δ loss: how far outputs are from those of the "
-        "reference (ref.), the run of the highest precision on the same inputs and seed.</p></section>"
+        f'<p class="note">{UNKNOWN} is unknown. predicted and measured: the peak of the work, of the whole process '
+        "(peak_resident) or, where they are counted, of live tensors (peak_allocated). error: (predicted − measured) / "
+        "measured. KL, top-1, cosine, Δ loss: how far outputs are from those of the reference (ref.), the run of the "
+        "highest precision on the same inputs and seed.</p></section>"
     )
 
 
@@ -123,24 +125,32 @@ def _cell(name: str, row: Row) -> str:
     return f'<td class="{kind}{" unknown" if value is None else ""}" data-value="{escape(plain)}">{said}</td>'
 
 
-def _speed(rows: Sequence[Row]) -> str:
+def _speeds(rows: Sequence[Row]) -> list[str]:
+    """Return a figure for each workload, since a token costs another amount of work in each."""
+    workloads = dict.fromkeys(row.workload for row in rows if row.workload is not None)
+    figures = (_speed(workload, [row for row in rows if row.workload == workload]) for workload in workloads)
+    return [figure for figure in figures if figure]
+
+
+def _speed(workload: str, rows: Sequence[Row]) -> str:
     """Return memory against tokens per second, or against the work's seconds where no run counts tokens."""
     field = "tokens_per_second" if any(row.tokens_per_second for row in rows) else "seconds"
     title = "tokens per second" if field == "tokens_per_second" else "seconds of work, fewer are better"
-    points = _points(rows, [(row, value) for row in rows if (value := getattr(row, field)) is not None])
+    completed = [row for row in rows if row.status == "completed"]
+    points = _points([(row, value) for row in completed if (value := getattr(row, field)) is not None])
     if len(points) < 2:
         return ""
     values = [point.y for point in points]
     wide = min(values) > 0 and max(values) > 50 * min(values)
     return _figure(
-        "Memory against speed",
+        f"Memory against speed: {clean(workload)}",
         scatter(
             points,
             across=byte_scale([point.x for point in points]),
             up=log_scale(values) if wide else number_scale(values),
-            x_title="peak of the work, measured (predicted where it was not)",
+            x_title=MEMORY,
             y_title=title,
-            title=f"memory against {title}, {len(points)} runs",
+            title=f"memory against {title}, {len(points)} runs of {workload}",
         ),
         _shapes_legend(points),
     )
@@ -151,7 +161,7 @@ def _fidelity(rows: Sequence[Row]) -> list[str]:
     figures = []
     for field, axis, what in DISTANCES:
         known = [(row, value) for row in rows if (value := _distance(field, row)) is not None]
-        points = _points(rows, known)
+        points = _points(known)
         if len(points) < 2:
             continue
         figures.append(
@@ -161,7 +171,7 @@ def _fidelity(rows: Sequence[Row]) -> list[str]:
                     points,
                     across=byte_scale([point.x for point in points]),
                     up=log_scale([point.y for point in points]),
-                    x_title="peak of the work, measured (predicted where it was not)",
+                    x_title=MEMORY,
                     y_title=axis,
                     title=f"memory against {axis}, {len(points)} runs",
                 ),
@@ -184,7 +194,7 @@ def _distance(field: str, row: Row) -> float | None:
     return value
 
 
-def _points(rows: Sequence[Row], values: Sequence[tuple[Row, float]]) -> list[Point]:
+def _points(values: Sequence[tuple[Row, float]]) -> list[Point]:
     """Return a point for each value whose run's memory is known."""
     found = []
     for row, value in values:
