@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, TypeGuard
 
 from runner.compare import UNKNOWN, Row, cell, clean
 from runner.report.axis import Scale, byte_scale
@@ -56,9 +56,7 @@ def bar_of(row: Row, record: Mapping[str, Any]) -> Bar | None:
 
 def bars(found: Sequence[Bar]) -> str:
     """Return the bars of all runs, drawn to one scale, with each figure in words below its bar."""
-    highest = max([1, *(bar.peak for bar in found), *(amount for bar in found for _, _, amount in bar.measured)])
-    budgets = [bar.row.budget for bar in found if bar.row.budget is not None and bar.row.budget <= 1.6 * highest]
-    scale = byte_scale([highest, *budgets], from_zero=True)
+    scale = _scale(found)
     return f'<div class="bars">{"".join(_bar(bar, scale) for bar in found)}{_axis(scale)}</div>'
 
 
@@ -74,7 +72,20 @@ def parts_legend(found: Sequence[Bar]) -> str:
         for name, words in marks
     )
     line = '<svg width="14" height="14" aria-hidden="true"><line class="budget" x1="7" x2="7" y1="0" y2="14"/></svg>'
-    return f'<ul class="legend">{boxes}<li>{line}budget</li></ul>'
+    scale = _scale(found)
+    budget = f"<li>{line}budget</li>" if any(_is_drawn(bar.row.budget, scale) for bar in found) else ""
+    return f'<ul class="legend">{boxes}{budget}</ul>'
+
+
+def _scale(found: Sequence[Bar]) -> Scale:
+    """Return the axis of all bars; a budget far above them is only told in words."""
+    highest = max([1, *(bar.peak for bar in found), *(amount for bar in found for _, _, amount in bar.measured)])
+    budgets = [bar.row.budget for bar in found if bar.row.budget is not None and bar.row.budget <= 1.6 * highest]
+    return byte_scale([highest, *budgets], from_zero=True)
+
+
+def _is_drawn(budget: int | None, scale: Scale) -> TypeGuard[int]:
+    return budget is not None and budget <= scale.high
 
 
 def _bar(bar: Bar, scale: Scale) -> str:
@@ -93,7 +104,7 @@ def _bar(bar: Bar, scale: Scale) -> str:
         )
         top += LOW
     budget = bar.row.budget
-    if budget is not None and budget <= scale.high:
+    if _is_drawn(budget, scale):
         x = f"{100 * scale.place(budget):.2f}%"
         shapes += [
             f'<line class="{name}" x1="{x}" x2="{x}" y1="0" y2="{height}"><title>budget</title></line>'
@@ -123,7 +134,7 @@ def _figures(bar: Bar) -> str:
         said.append(f"measured {UNKNOWN}")
     if bar.row.error is not None:
         compared = "live tensors" if bar.row.basis == "peak_allocated" else "the process"
-        said.append(f"prediction of {compared} in the work {cell('error', bar.row)}")
+        said.append(f"prediction of {compared} in the work {cell('error', bar.row)}".replace(" %", "\u00a0%"))
     if bar.row.budget is not None:
         said.append(f"budget {format_size(bar.row.budget)}")
     return " · ".join(said)

@@ -7,7 +7,7 @@ from html import escape
 from runner.report.axis import Scale
 
 WIDTH, HEIGHT = 460, 320
-LEFT, RIGHT, TOP, BOTTOM = 66, 20, 14, 52
+LEFT, RIGHT, TOP, BOTTOM = 66, 24, 14, 56
 MOST_LABELS = 40
 """with more points their names are only in their titles"""
 LETTER = 6.4
@@ -69,11 +69,12 @@ def _axes(across: Scale, up: Scale) -> list[str]:
     for value, label in up.ticks:
         y = _y(up.place(value))
         shapes.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        shapes.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>')
+        baseline = y if y == bottom else y + 4  # the lowest clear of the labels below
+        shapes.append(f'<text x="{left - 6}" y="{baseline:.1f}" text-anchor="end">{escape(label)}</text>')
     for value, label in across.ticks:
         x = _x(across.place(value))
         shapes.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"/>')
-        shapes.append(f'<text x="{x:.1f}" y="{bottom + 17}" text-anchor="middle">{escape(label)}</text>')
+        shapes.append(f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{escape(label)}</text>')
     shapes.append(f'<path class="axis" d="M{left},{top} V{bottom} H{right}"/>')
     return shapes
 

@@ -31,6 +31,14 @@ class Timeline:
     budget: int | None
     on_host: bool
 
+    @property
+    def lines(self) -> list[tuple[str, int]]:
+        """Levels to draw, by name; a budget far above the run is left out."""
+        highest = max([self.predicted or 0, *(amount for _, _, amount in self.samples)])
+        near = self.budget is not None and self.budget <= 1.6 * highest
+        known = (("predicted", self.predicted), ("budget", self.budget if near else None))
+        return [(name, amount) for name, amount in known if amount is not None]
+
 
 def timeline_of(row: Row, record: Mapping[str, Any]) -> Timeline | None:
     """Return a run's timeline; None where it has less than two samples."""
@@ -50,11 +58,7 @@ def timeline_of(row: Row, record: Mapping[str, Any]) -> Timeline | None:
 def timeline(found: Timeline) -> str:
     """Return a figure with the run's resident bytes over time, phases shaded, prediction and budget as lines."""
     highest = max(size for _, _, size in found.samples)
-    lines = [("predicted", found.predicted)]
-    if found.budget is not None and found.budget <= 1.6 * max(highest, found.predicted or 0):
-        lines.append(("budget", found.budget))
-    drawn = [(name, value) for name, value in lines if value is not None]
-    up = byte_scale([highest, *(value for _, value in drawn)], from_zero=True)
+    up = byte_scale([highest, *(amount for _, amount in found.lines)], from_zero=True)
     across = number_scale([found.samples[-1][0]], from_zero=True)
     across = Scale(0.0, max(found.samples[-1][0], 1e-3), across.ticks)
     points = " ".join(f"{_x(across, seconds):.1f},{_y(up, size):.1f}" for seconds, _, size in found.samples)
@@ -64,7 +68,7 @@ def timeline(found: Timeline) -> str:
         f'<figure class="small"><figcaption>{escape(name_of(found.row))}{escape(where)}</figcaption>'
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}">'
         f"<title>{escape(said)}</title>{''.join(_phases(found.samples, across))}{''.join(_axes(across, up))}"
-        f'<polyline class="resident" points="{points}"/>{"".join(_lines(drawn, up))}</svg></figure>'
+        f'<polyline class="resident" points="{points}"/>{"".join(_lines(found.lines, up))}</svg></figure>'
     )
 
 
@@ -83,10 +87,10 @@ def timeline_legend(found: Sequence[Timeline]) -> str:
         for phase in PHASES
         if phase in there
     )
-    return (
-        f'<ul class="legend"><li>{line("resident")}resident</li><li>{line("predicted")}predicted peak</li>'
-        f"<li>{line('budget')}budget</li>{shades}</ul>"
-    )
+    levels = {name for item in found for name, _ in item.lines}
+    drawn = [("resident", "resident"), ("predicted", "predicted peak"), ("budget", "budget")]
+    lines = "".join(f"<li>{line(name)}{words}</li>" for name, words in drawn if name == "resident" or name in levels)
+    return f'<ul class="legend">{lines}{shades}</ul>'
 
 
 def _thin(found: Samples) -> list[tuple[float, str, int]]:
