@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runner.errors import RequestError
-from runner.limit import enforce, is_out_of_memory
+from runner.limit import can_tighten_malloc, enforce, is_out_of_memory
 from runner.meter import MemoryStats, Meter, _live, _PeakResident, resident_bytes
 from runner.units import MiB
 
@@ -104,7 +104,7 @@ def test_an_enforced_limit_lets_a_little_less_through_and_stops_a_little_more() 
     output = in_a_process(
         """
         import torch
-        from runner.limit import enforce, is_out_of_memory
+        from runner.limit import can_tighten_malloc, enforce, is_out_of_memory
         from runner.meter import resident_bytes
         before = resident_bytes()
         limit = before + 600 * 2**20
@@ -118,6 +118,26 @@ def test_an_enforced_limit_lets_a_little_less_through_and_stops_a_little_more() 
         """
     )
     assert output.split() == ["True", "True", "True"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_tighten_malloc(), reason="this system's malloc cannot be told")
+def test_a_tight_malloc_gives_back_what_another_keeps() -> None:
+    code = """
+        import torch
+        from runner.limit import tighten_malloc
+        from runner.meter import resident_bytes
+        if {tight}: tighten_malloc()
+        torch.ones(30 * 2**20, dtype=torch.uint8)  # freed: glibc's own threshold rises above it
+        before = resident_bytes()
+        blocks = [torch.ones(2**20, dtype=torch.uint8) for _ in range(200)]
+        held = blocks[-1]
+        del blocks
+        print((resident_bytes() - before) // 2**20)
+    """
+    kept, given_back = (int(in_a_process(code.format(tight=tight))) for tight in (False, True))
+    assert kept > 150
+    assert given_back < 20
 
 
 def test_a_limit_below_what_python_takes_is_refused_with_numbers() -> None:
