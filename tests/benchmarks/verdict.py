@@ -86,7 +86,7 @@ def judge(config: Any) -> str:
     if (
         plan.settings.workload == "train"
     ):  # with a tight malloc, whose need is exact; the default one's is an upper bound
-        just_below = replace(machine, budget=plan.footprint.peak + plan.margin - 1)
+        just_below = replace(machine, budget=int(0.92 * plan.footprint.peak))
         plan = run_isolated(worker.make_plan, config, just_below, found, on_message=quiet)
     need = plan.footprint.peak
 
