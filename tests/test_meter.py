@@ -1,7 +1,10 @@
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -84,6 +87,45 @@ def test_where_the_kernels_mark_cannot_be_reset_samples_are_taken_and_it_is_said
         del held
     assert peak.read() is not None
     assert "sampled" in peak.notes[0]
+
+
+class NvmlError(Exception):
+    """What NVML raises."""
+
+
+def nvml(*processes: tuple[int, int | None], error: Exception | None = None) -> Any:
+    """A stand-in for NVML's module that knows these (process id, bytes)."""
+
+    def running(handle: object) -> list[SimpleNamespace]:
+        if error is not None:
+            raise error
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in processes]
+
+    return SimpleNamespace(
+        NVMLError=NvmlError, nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetComputeRunningProcesses=running,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "note"),
+    [
+        (nvml((os.getpid(), 7), (1, 9)), 7, None),
+        (nvml((1, 9)), None, "lists no process with this id"),
+        (nvml((os.getpid(), None)), None, "lists no process with this id"),
+        (nvml(error=NvmlError("not supported")), None, "not supported"),
+        (None, None, "process_device is unknown"),
+    ],
+)
+def test_what_the_driver_charges_this_process_is_its_own_or_unknown_with_the_reason(
+    module: Any, size: int | None, note: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1"))
+    meter = Meter("cuda:0")
+    assert meter._process_device() == size
+    assert (note is None) == (meter.notes == ())
+    assert note is None or note in meter.notes[0]
 
 
 @pytest.mark.gpu
