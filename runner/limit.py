@@ -1,6 +1,8 @@
 """Enforce a memory budget on this process, so that "fits in 6 GiB" can be proven on a larger machine."""
 
+import ctypes
 import errno
+import sys
 from dataclasses import dataclass
 
 from runner.errors import RequestError
@@ -10,6 +12,11 @@ from runner.units import MiB, format_size
 THREAD_STACKS = 48 * MiB
 """Virtual memory for threads that start after the limit is set (the loader's four, autograd's one; 8 MiB of stack
 each, nearly none of it ever touched); the limit counts virtual memory, so it is raised by this much."""
+
+M_MMAP_THRESHOLD = -3
+LARGE_BLOCK = 256 * 1024
+"""From this size on a block is mapped by itself and given back when it is freed. glibc raises its threshold as the
+program goes on, up to 32 MiB; smaller blocks stay in a heap that cannot shrink below its last block."""
 
 OUT_OF_MEMORY_WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
@@ -80,6 +87,17 @@ def _enforce_on_host(limit: int) -> Enforcement:
         soft = min(soft, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
     return Enforcement(enforced=True, how="enforced by the kernel's limit on private writable memory, RLIMIT_DATA")
+
+
+def can_tighten_malloc() -> bool:
+    """Whether this system's malloc can be told to give large blocks back at once (glibc can)."""
+    return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt")
+
+
+def tighten_malloc() -> None:
+    """Make malloc give large blocks back when they are freed, for the rest of this process."""
+    if can_tighten_malloc():
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -109,16 +109,22 @@ class Meter:
             return None
         try:
             import pynvml
-            import torch
+        except ImportError as error:
+            self._notes.append(f"process_device is unknown: {error}")
+            return None
+        import torch
 
+        try:
             pynvml.nvmlInit()
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(self._device).uuid}")
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == os.getpid() and process.usedGpuMemory is not None:
-                    return int(process.usedGpuMemory)
-            self._notes.append("process_device is unknown: the driver lists no process with this id (a container?)")
-        except (ImportError, AttributeError, pynvml.NVMLError) as error:
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except (AttributeError, pynvml.NVMLError) as error:
             self._notes.append(f"process_device is unknown: {error}")
+            return None
+        for process in processes:
+            if process.pid == os.getpid() and process.usedGpuMemory is not None:
+                return int(process.usedGpuMemory)
+        self._notes.append("process_device is unknown: the driver lists no process with this id (a container?)")
         return None
 
 

@@ -150,5 +150,6 @@ def _short(name: str) -> str:
     return {
         "activation_checkpointing": "checkpoint.",
         "optimizer_implementation": "optimizer",
+        "host_allocator": "malloc",
         "sequence_length": "length",
     }.get(name, name)

@@ -42,6 +42,8 @@ class Settings:
     learning_rate: float = 1e-4
     weight_decay: float = 0.01
     momentum: float = 0.0
+    host_allocator: str = "default"
+    """default, or tight: malloc gives every large block back to the system at once (CPU training)"""
     attention: str | None = None
     """attn_implementation handed to transformers; None: its default"""
     seed: int = 0

@@ -46,6 +46,7 @@ class Stopwatch:
 
 def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Checkpoint) -> Plan:
     """Return the plan, its footprint traced on the model's real class under fake tensors."""
+    from runner.limit import can_tighten_malloc
     from runner.predict import measure_base, predict
     from runner.workload.prompt import count_prompt_tokens
 
@@ -65,6 +66,7 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
         predict=predicted,
         num_layers=num_layers,
         prompt_tokens=prompt_tokens,
+        can_tighten_malloc=can_tighten_malloc(),
     )
 
 
@@ -87,7 +89,7 @@ def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoi
 
     Raises OutOfMemory when the device, or the budget that is enforced here, is exhausted.
     """
-    from runner.limit import enforce, is_out_of_memory
+    from runner.limit import enforce, is_out_of_memory, tighten_malloc
     from runner.loader import load
     from runner.meter import Meter
     from runner.workload import WORKLOADS
@@ -109,6 +111,8 @@ def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoi
     notes: tuple[str, ...] = ()
     phase = "load"
     try:
+        if plan.settings.host_allocator == "tight":
+            tighten_malloc()
         if config.memory.limit_bytes is not None:
             enforcement = enforce(config.memory.limit_bytes, hardware.device)
             log.info("limit       %s (%s)", format_size(config.memory.limit_bytes), enforcement.how)

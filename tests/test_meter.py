@@ -1,13 +1,16 @@
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from runner.errors import RequestError
-from runner.limit import enforce, is_out_of_memory
+from runner.limit import can_tighten_malloc, enforce, is_out_of_memory
 from runner.meter import MemoryStats, Meter, _live, _PeakResident, resident_bytes
 from runner.units import MiB
 
@@ -86,6 +89,45 @@ def test_where_the_kernels_mark_cannot_be_reset_samples_are_taken_and_it_is_said
     assert "sampled" in peak.notes[0]
 
 
+class NvmlError(Exception):
+    """What NVML raises."""
+
+
+def nvml(*processes: tuple[int, int | None], error: Exception | None = None) -> Any:
+    """A stand-in for NVML's module that knows these (process id, bytes)."""
+
+    def running(handle: object) -> list[SimpleNamespace]:
+        if error is not None:
+            raise error
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in processes]
+
+    return SimpleNamespace(
+        NVMLError=NvmlError, nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetComputeRunningProcesses=running,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "note"),
+    [
+        (nvml((os.getpid(), 7), (1, 9)), 7, None),
+        (nvml((1, 9)), None, "lists no process with this id"),
+        (nvml((os.getpid(), None)), None, "lists no process with this id"),
+        (nvml(error=NvmlError("not supported")), None, "not supported"),
+        (None, None, "process_device is unknown"),
+    ],
+)
+def test_what_the_driver_charges_this_process_is_its_own_or_unknown_with_the_reason(
+    module: Any, size: int | None, note: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1"))
+    meter = Meter("cuda:0")
+    assert meter._process_device() == size
+    assert (note is None) == (meter.notes == ())
+    assert note is None or note in meter.notes[0]
+
+
 @pytest.mark.gpu
 def test_an_accelerators_peaks_are_its_allocators() -> None:
     device = str(torch.accelerator.current_accelerator()) + ":0"
@@ -104,7 +146,7 @@ def test_an_enforced_limit_lets_a_little_less_through_and_stops_a_little_more() 
     output = in_a_process(
         """
         import torch
-        from runner.limit import enforce, is_out_of_memory
+        from runner.limit import can_tighten_malloc, enforce, is_out_of_memory
         from runner.meter import resident_bytes
         before = resident_bytes()
         limit = before + 600 * 2**20
@@ -118,6 +160,26 @@ def test_an_enforced_limit_lets_a_little_less_through_and_stops_a_little_more() 
         """
     )
     assert output.split() == ["True", "True", "True"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_tighten_malloc(), reason="this system's malloc cannot be told")
+def test_a_tight_malloc_gives_back_what_another_keeps() -> None:
+    code = """
+        import torch
+        from runner.limit import tighten_malloc
+        from runner.meter import resident_bytes
+        if {tight}: tighten_malloc()
+        torch.ones(30 * 2**20, dtype=torch.uint8)  # freed: glibc's own threshold rises above it
+        before = resident_bytes()
+        blocks = [torch.ones(2**20, dtype=torch.uint8) for _ in range(200)]
+        held = blocks[-1]
+        del blocks
+        print((resident_bytes() - before) // 2**20)
+    """
+    kept, given_back = (int(in_a_process(code.format(tight=tight))) for tight in (False, True))
+    assert kept > 150
+    assert given_back < 20
 
 
 def test_a_limit_below_what_python_takes_is_refused_with_numbers() -> None:

@@ -165,6 +165,38 @@ def test_checkpointing_auto_is_the_smallest_by_brute_force_on_a_real_model(budge
         assert plan.settings.checkpointed_layers == fitting[0]
 
 
+def with_malloc(predict: Any, kept: int) -> Any:
+    """A predictor whose runs need `kept` bytes more unless malloc is tight."""
+
+    def predicted(settings: Settings) -> Footprint:
+        found = predict(settings)
+        more = kept if settings.host_allocator == "default" else 0
+        return replace(found, peak=found.peak + more, overhead=more)
+
+    return predicted
+
+
+@pytest.mark.parametrize(("budget", "allocator", "layers"), [(20, "default", 0), (9, "tight", 0), (6, "tight", 3)])
+def test_a_tight_malloc_is_conceded_before_any_layer_is_recomputed(budget: int, allocator: str, layers: int) -> None:
+    predict = with_malloc(linear_model(parameters=0, per_token=0, per_layer=GiB), 4 * GiB)
+    config = request(workload=TRAIN, memory={"checkpointing": Checkpointing.auto})
+    plan = resolve(
+        config, processor(budget=budget * GiB), checkpoint(), predict=predict, num_layers=8, can_tighten_malloc=True
+    )
+    assert plan.fits
+    assert (plan.settings.host_allocator, plan.settings.checkpointed_layers) == (allocator, layers)
+    named = {choice.name for choice in plan.choices}
+    assert ("host_allocator" in named) == (allocator == "tight")
+
+
+def test_malloc_is_left_alone_where_it_cannot_be_told_or_must_not() -> None:
+    predict = with_malloc(linear_model(parameters=0, per_token=0, per_layer=GiB), 4 * GiB)
+    machine = processor(budget=9 * GiB)
+    for config, can in ((request(workload=TRAIN), False), (request(workload=TRAIN, memory_efficient=False), True)):
+        plan = resolve(config, machine, checkpoint(), predict=predict, num_layers=8, can_tighten_malloc=can)
+        assert (plan.settings.host_allocator, plan.fits) == ("default", False)
+
+
 def test_checkpointing_has_no_effect_outside_training_and_the_choice_says_so() -> None:
     plan = plan_for(request(workload=LOAD, memory={"checkpointing": Checkpointing.on}), card())
     assert plan.settings.checkpointed_layers == 0
