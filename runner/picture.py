@@ -5,22 +5,23 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
+from runner.axis import Scale, byte_scale
 from runner.record import Record
 from runner.units import format_size
 
 WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 84, 16, 52, 96
+LEFT, RIGHT, TOP, BOTTOM = 84, 16, 60, 96
 STACK = ("overhead", "parameters", "buffers", "optimizer_state", "gradients", "kv_cache", "activations", "workspace")
 """from the bottom up"""
 COLOURS = ("#8c8c8c", "#0072b2", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#e69f00", "#d55e00")
 """of Okabe and Ito (2008), which colour-blind readers tell apart"""
 STYLE = """
 svg{font:12px system-ui,sans-serif;background:#fff;color:#1a1a1a}
-text{fill:currentColor} .quiet{fill:#666} .axis{stroke:#999;stroke-width:1;fill:none}
+text{fill:currentColor} .quiet{fill:#666} .phase{fill:#000;fill-opacity:.05} .axis{stroke:#999;stroke-width:1;fill:none}
 .measured{fill:none;stroke:#000;stroke-width:2} .dot{fill:#000}
 .budget{stroke:#c00;stroke-width:1.5;stroke-dasharray:6 4}
 @media (prefers-color-scheme:dark){svg{background:#161616;color:#eee} .quiet{fill:#aaa} .axis{stroke:#777}
-.measured{stroke:#fff} .dot{fill:#fff} .budget{stroke:#ff6b6b}}
+.phase{fill:#fff;fill-opacity:.08} .measured{stroke:#fff} .dot{fill:#fff} .budget{stroke:#ff6b6b}}
 """
 PHASES = ("load", "work", "unload")
 
@@ -40,16 +41,16 @@ def memory_picture(record: Record) -> str:
     highest = max([1, *(sum(parts.values()) for _, parts in predicted), *(size for _, size in measured)])
     if budget is not None and budget < 2 * highest:
         highest = max(highest, budget)
-    top = highest * 1.08
+    scale = byte_scale([highest], from_zero=True)
 
     def place(x: float, size: float) -> Point:
         return (
             LEFT + x / len(PHASES) * (WIDTH - LEFT - RIGHT),
-            TOP + (1 - size / top) * (HEIGHT - TOP - BOTTOM),
+            TOP + (1 - scale.place(size)) * (HEIGHT - TOP - BOTTOM),
         )
 
-    shapes = [*_areas(predicted, place), *_line(measured, place)]
-    if budget is not None and budget <= top:
+    shapes = [*_shades(scale, place), *_areas(predicted, place), *_line(measured, place)]
+    if budget is not None and budget <= scale.high:
         (x0, y), (x1, _) = place(0, budget), place(len(PHASES), budget)
         shapes.append(f'<line class="budget" x1="{x0:.1f}" x2="{x1:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
         shapes.append(f'<text x="{x1 - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">budget {format_size(budget)}</text>')
@@ -61,7 +62,7 @@ def memory_picture(record: Record) -> str:
             f'<text x="{LEFT}" y="22" font-size="14">{_title(record)}</text>',
             f'<text class="quiet" x="{LEFT}" y="40">{_subtitle(record, measured)}</text>',
             *shapes,
-            *_axes(top, place),
+            *_axes(scale, place),
             *_legend(predicted, bool(measured)),
             "</svg>\n",
         ]
@@ -140,13 +141,19 @@ def _line(points: Sequence[tuple[float, int]], place: Any) -> list[str]:
     return [f'<polyline class="measured" points="{path}"/>', *dots] if placed else []
 
 
-def _axes(top: float, place: Any) -> list[str]:
-    (x0, y0), (x1, y1) = place(0, 0), place(len(PHASES), top)
+def _shades(scale: Scale, place: Any) -> list[str]:
+    """Return a shade for every second phase, so that phases are told apart also where nothing was predicted."""
+    (x0, y0), (x1, y1) = place(1, scale.high), place(2, 0)
+    return [f'<rect class="phase" x="{x0:.1f}" y="{y0:.1f}" width="{x1 - x0:.1f}" height="{y1 - y0:.1f}"/>']
+
+
+def _axes(scale: Scale, place: Any) -> list[str]:
+    (x0, y0), (x1, y1) = place(0, 0), place(len(PHASES), scale.high)
     shapes = [f'<path class="axis" d="M{x0:.1f},{y1:.1f} V{y0:.1f} H{x1:.1f}"/>']
-    for part in range(5):
-        x, y = place(0, top * part / 4)
-        size = format_size(int(top * part / 4))
-        shapes.append(f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{size}</text>')
+    for value, label in scale.ticks:
+        x, y = place(0, value)
+        shapes.append(f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+        shapes.append(f'<line class="axis" x1="{x - 4:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
     for number, phase in enumerate(PHASES):
         x, y = place(number + 0.5, 0)
         shapes.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{phase}</text>')

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "runner"
 FLOORS = [
     {"units", "errors", "logs", "embedded", "preload", "fidelity"},
-    {"settings", "context", "isolate", "meter"},
+    {"settings", "context", "isolate", "meter", "axis"},
     {"config", "limit"},
     {"hardware", "checkpoint"},
     {"steps"},

@@ -55,6 +55,19 @@ def test_a_budget_near_the_peak_is_a_line_and_one_far_above_is_not() -> None:
     assert [len(drawn(made).findall(f"{SVG}line[@class='budget']")) for made in (with_budget, far)] == [1, 0]
 
 
+def test_sizes_on_the_axis_are_round_and_reach_beyond_all_that_is_drawn() -> None:
+    picture = drawn(pictured())
+    words = [text.text for text in picture.findall(f"{SVG}text")]
+    assert {"0", "1 GiB", "2 GiB"} <= set(words)
+    (shade,) = picture.findall(f"{SVG}rect[@class='phase']")
+    heights = [
+        float(point.split(",")[1])
+        for shape in picture.findall(f"{SVG}polygon")
+        for point in shape.attrib["points"].split()
+    ]
+    assert float(shade.attrib["y"]) <= min(heights)
+
+
 def test_on_an_accelerator_the_hosts_memory_is_not_drawn_over_the_devices() -> None:
     made = pictured()
     assert made.plan is not None

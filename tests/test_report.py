@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from runner.axis import byte_scale, log_scale, number_scale
 from runner.compare import collect_with_records
 from runner.errors import RequestError
 from runner.record import to_json
 from runner.report import write_html, write_sweep
-from runner.report.axis import byte_scale, log_scale, number_scale
 from runner.report.bars import bar_of
 from runner.report.page import page
 from runner.report.timelines import MOST_POINTS, timeline_of

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeGuard
 
+from runner.axis import Scale, byte_scale
 from runner.compare import UNKNOWN, Row, cell, clean
-from runner.report.axis import Scale, byte_scale
 from runner.report.values import below, size
 from runner.units import format_size
 

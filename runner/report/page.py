@@ -9,9 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from runner.axis import byte_scale, log_scale, number_scale
 from runner.compare import COLUMNS, UNKNOWN, WORDS, Row, cell, clean, shown_columns, write_whole
 from runner.picture import COLOURS, STACK
-from runner.report.axis import byte_scale, log_scale, number_scale
 from runner.report.bars import bar_of, bars, name_of, parts_legend
 from runner.report.scatter import SHAPES, Point, mark, scatter
 from runner.report.timelines import timeline, timeline_legend, timeline_of

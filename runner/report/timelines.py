@@ -6,8 +6,8 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
+from runner.axis import Scale, byte_scale, number_scale
 from runner.compare import Row
-from runner.report.axis import Scale, byte_scale, number_scale
 from runner.report.bars import name_of
 from runner.report.values import below, samples, size
 from runner.units import format_seconds, format_size
