@@ -145,7 +145,7 @@ def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, p
         value = getattr(config.workload, key)
         if value is not None:
             pinned[f"workload.{key}"] = hydra_text(str(Path(value).expanduser().resolve()))
-    return reproduce_command(context.overrides, pinned=pinned)
+    return reproduce_command(context.overrides, pinned=pinned, config_dir=context.config_dir)
 
 
 @dataclass(slots=True)

@@ -290,3 +290,13 @@ def test_nothing_is_written_outside_of_the_runs_folder_and_the_cache(tmp_path: P
     assert done.code == 0, done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "home", "outputs"]
     assert [str(path) for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
+
+
+def test_a_run_with_options_of_ones_own_is_repeated_from_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "own" / "workload").mkdir(parents=True)
+    (tmp_path / "own" / "workload" / "mine.yaml").write_text("name: load\n")
+    done = run(tmp_path, "--config-dir", "own", "workload=mine")
+    assert done.code == 0, done.err
+    (tmp_path / "elsewhere").mkdir()
+    again = run(tmp_path / "elsewhere", *shlex.split(done.record["reproduce"])[3:])
+    assert again.code == 0, again.err
