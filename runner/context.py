@@ -21,6 +21,8 @@ class RunContext:
     """the composed configuration, as plain values"""
     is_sweep: bool = False
     """whether the run is one job of a sweep"""
+    config_dir: Path | None = None
+    """the user's own options, which the overrides may name"""
 
 
 def hydra_text(value: str) -> str:

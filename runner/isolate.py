@@ -66,7 +66,7 @@ def run_isolated(
     level = logging.getLogger().getEffectiveLevel()
     process = context.Process(target=_work, args=(sender, level, task, arguments), name="runner-worker", daemon=False)
     kills_before = _oom_kills()
-    with _terminated_is_interrupted():
+    with terminated_is_interrupted():
         try:
             process.start()
             sender.close()
@@ -234,8 +234,8 @@ def _die_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C while a worker runs, so that it is ended and the record completed."""
+def terminated_is_interrupted() -> Iterator[None]:
+    """Treat SIGTERM, and a terminal that closes, like Ctrl-C, so that the worker is ended and the record completed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -243,8 +243,12 @@ def _terminated_is_interrupted() -> Iterator[None]:
     def interrupt(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    signals = [signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signals.append(signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

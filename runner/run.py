@@ -16,7 +16,7 @@ from runner.config import Checkpointing, Precision, RunConfig, Source, Workload
 from runner.context import RunContext, hydra_text
 from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
 from runner.hardware import Hardware
-from runner.isolate import Message, run_isolated
+from runner.isolate import Message, run_isolated, terminated_is_interrupted
 from runner.logs import terminal_bar
 from runner.meter import MemoryStats
 from runner.narrate import Narrator
@@ -50,7 +50,8 @@ def run(config: RunConfig, context: RunContext) -> int:
     narrator = Narrator(log, bar=terminal_bar())
     ending: RunnerError | None = None
     try:
-        _street(config, context, recorder, narrator)
+        with terminated_is_interrupted():  # also between the workers: a checkpoint is fetched and written here
+            _street(config, context, recorder, narrator)
     except RunnerError as error:
         ending = error
     except KeyboardInterrupt:
@@ -145,7 +146,7 @@ def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, p
         value = getattr(config.workload, key)
         if value is not None:
             pinned[f"workload.{key}"] = hydra_text(str(Path(value).expanduser().resolve()))
-    return reproduce_command(context.overrides, pinned=pinned)
+    return reproduce_command(context.overrides, pinned=pinned, config_dir=context.config_dir)
 
 
 @dataclass(slots=True)

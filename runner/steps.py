@@ -6,8 +6,8 @@ Prediction traces these functions and the workloads call them, so both see the s
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -32,6 +32,9 @@ def model_config(checkpoint: Checkpoint, settings: Settings) -> Any:
     if "auto_map" in values and settings.trust_remote_code and checkpoint.path is not None:
         return transformers.AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=True, local_files_only=True)
     model_type = values.pop("model_type", checkpoint.model_type)
+    if model_type in transformers.CONFIG_MAPPING:
+        with _of_config_json():
+            return transformers.AutoConfig.for_model(model_type, **values)
     try:
         return transformers.AutoConfig.for_model(model_type, **values)
     except ValueError as error:
@@ -71,12 +74,28 @@ def build(checkpoint: Checkpoint, settings: Settings) -> Any:
     options: dict[str, Any] = {"dtype": getattr(torch, settings.parameter_dtype)}
     if settings.attention is not None:
         options["attn_implementation"] = settings.attention
-    with _no_initialisation():
-        model = model_class(checkpoint, settings)._from_config(config, **options)
+    found = model_class(checkpoint, settings)
+    with _no_initialisation(), _of_config_json() if settings.attention is None else nullcontext():
+        model = found._from_config(config, **options)
     model.tie_weights()
     if getattr(model, "can_generate", lambda: False)() and getattr(model, "generation_config", None) is None:
         model.generation_config = transformers.GenerationConfig.from_model_config(config)
     return model
+
+
+@contextmanager
+def _of_config_json() -> Iterator[None]:
+    """Tell what transformers raises for values in config.json that make no model as a CheckpointError.
+
+    Each class checks, or fails on, its values in its own way, so any exception counts but lack of memory.
+    """
+    try:
+        yield
+    except (CheckpointError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(f"config.json describes no model that can be built: {said}") from error
 
 
 def layers(model: nn.Module) -> list[nn.Module]:

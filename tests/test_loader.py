@@ -14,7 +14,7 @@ from runner.checkpoint.folder import inspect_folder
 from runner.errors import CheckpointError, WorkloadError
 from runner.loader import Loaded, load
 from runner.loader.checks import check_tensors
-from runner.steps import model_class
+from runner.steps import build, model_class
 from tests.model_makers import changed, settings
 
 
@@ -188,3 +188,15 @@ def test_a_checkpoint_without_a_folder_cannot_be_loaded(qwen: Checkpoint) -> Non
 
 def test_loaded_is_the_only_value_that_changes() -> None:
     assert Loaded.__dataclass_params__.frozen is False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"num_attention_heads": 0}, {"hidden_size": -4}, {"hidden_size": "abc"}, {"pad_token_id": 10**6}],
+)
+def test_a_configuration_that_makes_no_model_is_the_checkpoints_fault(
+    qwen: Checkpoint, values: dict[str, Any]
+) -> None:
+    broken = replace(qwen, config={**qwen.config, **values})
+    with torch.device("meta"), pytest.raises(CheckpointError, match=r"config\.json describes no model"):
+        build(broken, settings("load"))

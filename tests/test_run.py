@@ -290,3 +290,28 @@ def test_nothing_is_written_outside_of_the_runs_folder_and_the_cache(tmp_path: P
     assert done.code == 0, done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "home", "outputs"]
     assert [str(path) for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
+
+
+def test_a_run_with_options_of_ones_own_is_repeated_from_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "own" / "workload").mkdir(parents=True)
+    (tmp_path / "own" / "workload" / "mine.yaml").write_text("name: load\n")
+    done = run(tmp_path, "--config-dir", "own", "workload=mine")
+    assert done.code == 0, done.err
+    (tmp_path / "elsewhere").mkdir()
+    again = run(tmp_path / "elsewhere", *shlex.split(done.record["reproduce"])[3:])
+    assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_while_it_writes_a_checkpoint_says_so(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runner", "model=random", "model.architecture=gpt2", "workload=load"]
+    environment = {**os.environ, "RUNNER_CACHE": str(tmp_path / "cache")}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list((tmp_path / "cache").glob("random/.*.partial")):
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 130
+    (path,) = (tmp_path / "outputs").rglob("record.json")
+    assert json.loads(path.read_text())["status"] == "interrupted"
+    assert list((tmp_path / "cache").glob("random/.*.partial")) == []

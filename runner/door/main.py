@@ -134,5 +134,6 @@ def _job(composed: Any, arguments: Arguments) -> int:
         command=("python", "-m", "runner", *arguments.argv),
         config_yaml=OmegaConf.to_container(composed, resolve=True, enum_to_str=True),  # type: ignore[arg-type]
         is_sweep=settings.mode is RunMode.MULTIRUN,
+        config_dir=arguments.config_dir,
     )
     return run(to_run_config(composed), context)
