@@ -216,9 +216,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def reproduce_command(
-    overrides: Sequence[str], *, pinned: Mapping[str, str], config_dir: Path | None = None
-) -> str:
+def reproduce_command(overrides: Sequence[str], *, pinned: Mapping[str, str], config_dir: Path | None = None) -> str:
     """Return a command line that repeats a run: its overrides, with `pinned` ones put in place of what `auto` was.
 
     A pinned key replaces an override of the same key; the others keep their order. `config_dir` holds options of the

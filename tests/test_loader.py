@@ -194,9 +194,7 @@ def test_loaded_is_the_only_value_that_changes() -> None:
     "values",
     [{"num_attention_heads": 0}, {"hidden_size": -4}, {"hidden_size": "abc"}, {"pad_token_id": 10**6}],
 )
-def test_a_configuration_that_makes_no_model_is_the_checkpoints_fault(
-    qwen: Checkpoint, values: dict[str, Any]
-) -> None:
+def test_a_configuration_that_makes_no_model_is_the_checkpoints_fault(qwen: Checkpoint, values: dict[str, Any]) -> None:
     broken = replace(qwen, config={**qwen.config, **values})
     with torch.device("meta"), pytest.raises(CheckpointError, match=r"config\.json describes no model"):
         build(broken, settings("load"))
