@@ -20,7 +20,7 @@ from runner.config import (
     Workload,
     WorkloadConfig,
 )
-from runner.errors import RequestError
+from runner.errors import RequestError, RunnerError
 
 if TYPE_CHECKING:
     from runner.hardware import Hardware
@@ -49,7 +49,8 @@ def plan(model: str | Path = "embedded", **options: Any) -> "Plan":
 
     `model` is a folder, a Hub id (ORG/NAME), the name of an architecture with random weights, or "embedded".
     Options: workload ("load", "forward", "generate", "train"), precision, activation_checkpointing ("off", "on",
-    "auto"), memory_efficient, memory_limit ("6GiB"), device, hardware (a Hardware, for a machine that is not here),
+    "auto"), memory_efficient, memory_limit ("6GiB"; planned with, not enforced on your process), device,
+    hardware (a profile's name, such as "tesla_t4_16gb", or a Hardware, for a machine that is not here),
     micro_batch_size, sequence_length, max_new_tokens, optimizer and seed.
     """
     made: Plan = _planned(model, options)[3]
@@ -92,6 +93,8 @@ def load(model: str | Path = "embedded", **options: Any) -> "Iterator[Loaded]":
     try:
         with meter.phase("load") as measured:
             loaded = fill(present, made.settings)
+    except RunnerError:
+        raise
     except Exception as error:
         if is_out_of_memory(error):
             raise OutOfMemory(f"out of memory in load: {error}") from error
@@ -119,6 +122,20 @@ def _machine(device: str, limit: int | None) -> "Hardware":
     return describe(HardwareConfig(device=device), limit=limit, environment=os.environ)
 
 
+def _profile(name: str, limit: int | None) -> "Hardware":
+    """Return the machine that conf/hardware/NAME.yaml describes."""
+    import yaml
+
+    from runner.door.schema import config_folder, options
+    from runner.hardware import describe
+
+    if name not in options("hardware") or name == "detect":
+        there = ", ".join(option for option in options("hardware") if option != "detect")
+        raise RequestError(f"hardware={name!r} is no profile; there are {there}")
+    values = yaml.safe_load((config_folder() / "hardware" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return describe(HardwareConfig(**values), limit=limit, environment=os.environ)
+
+
 def _planned(model: str | Path, options: Mapping[str, Any]) -> Any:
     """Return config, hardware, checkpoint and plan."""
     from runner import checkpoint as checkpoints
@@ -128,7 +145,9 @@ def _planned(model: str | Path, options: Mapping[str, Any]) -> Any:
     options = dict(options)
     machine = options.pop("hardware", None)
     config = _config(model, options)
-    if machine is None:
+    if isinstance(machine, str):
+        machine = _profile(machine, config.memory.limit_bytes)
+    elif machine is None:
         machine = _machine(config.hardware.device, config.memory.limit_bytes)
     found = checkpoints.inspect(config.model, source=config.source, environment=os.environ, embedded=embedded.FOLDER)
     return config, machine, found, make_plan(lambda message: None, config, machine, found)
@@ -183,7 +202,7 @@ def _model(model: str | Path, options: dict[str, Any]) -> ModelConfig:
     text = str(model)
     if text == Source.embedded.value:
         return ModelConfig(**common)
-    if isinstance(model, Path) or Path(text).is_dir() or text.startswith((".", "/", "~")):
+    if isinstance(model, Path) or os.path.isdir(text) or text.startswith((".", "/", "~")):
         return ModelConfig(source=Source.local, path=text, **common)
     if "/" in text:
         return ModelConfig(source=Source.hf, id=text, **common)

@@ -137,8 +137,14 @@ class WorkloadConfig:
     def __post_init__(self) -> None:
         for name in ("micro_batch_size", "max_new_tokens", "steps", "grad_accum_steps"):
             _at_least_one(f"workload.{name}", getattr(self, name))
+        for name in ("prompt", "prompt_file", "text", "text_file"):
+            _expect(f"workload.{name}", getattr(self, name), (str, type(None)), "text")
+        if self.prompt is not None and self.prompt_file is not None:
+            raise RequestError("workload.prompt and workload.prompt_file are both given; give one of them")
+        if Workload.speak in (self.name, self.of):
+            raise RequestError("workload=speak is not built yet; give load, forward, generate, train or plan")
         if self.sequence_length != AUTO:
-            _at_least_one("workload.sequence_length", self.sequence_length)
+            _at_least_one("workload.sequence_length", self.sequence_length, or_auto=True)
         if not 0.0 <= self.temperature < float("inf"):
             raise RequestError(f"workload.temperature={self.temperature} must be 0 or more and finite")
         if self.of in (Workload.plan,):
@@ -159,6 +165,9 @@ class PrecisionConfig:
     pure: bool = False
     """train with parameters in the low precision too, without fp32 master parameters"""
 
+    def __post_init__(self) -> None:
+        _expect("precision.pure", self.pure, (bool,), "true or false")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
@@ -174,6 +183,8 @@ class MemoryConfig:
     """count allocated bytes on the CPU exactly, at the price of speed"""
 
     def __post_init__(self) -> None:
+        _expect("memory.force", self.force, (bool,), "true or false")
+        _expect("memory.exact", self.exact, (bool,), "true or false")
         if self.limit != AUTO:
             try:
                 parse_size(self.limit)
@@ -206,6 +217,7 @@ class HardwareConfig:
     """whether a profile's device and host share one pool"""
 
     def __post_init__(self) -> None:
+        _expect("hardware.device", self.device, (str,), "auto, cpu, cuda, cuda:N, xpu or mps")
         for name in ("total", "reserved"):
             value = getattr(self, name)
             if value is not None:
@@ -258,7 +270,8 @@ class RunConfig:
     """of every random number in the run"""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**32:
+        _expect("memory_efficient", self.memory_efficient, (bool,), "true or false")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise RequestError(f"seed={self.seed} must be between 0 and {2**32 - 1}")
 
     @property
@@ -277,10 +290,16 @@ def cache_folder(config: ModelConfig, *, environment: dict[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "runner"
 
 
-def _at_least_one(name: str, value: int | str) -> None:
-    if isinstance(value, str):
-        if not value.strip().isdecimal():
-            raise RequestError(f"{name}={value} is neither a whole number nor auto")
+def _expect(name: str, value: object, kinds: tuple[type, ...], words: str) -> None:
+    if not isinstance(value, kinds):
+        raise RequestError(f"{name}={value!r} is not {words}")
+
+
+def _at_least_one(name: str, value: int | str, *, or_auto: bool = False) -> None:
+    if or_auto and isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
+    if type(value) is not int:
+        raise RequestError(f"{name}={value} is neither a whole number nor auto" if or_auto else
+                           f"{name}={value!r} is not a whole number")  # fmt: skip
     if value < 1:
         raise RequestError(f"{name}={value} must be at least 1")

@@ -30,9 +30,9 @@ def hydra_text(value: str) -> str:
 
     In quotes a backslash is one, unless quotes follow it; `${` would begin an interpolation.
     """
-    if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]:
+    if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0] and value[0] not in value[1:-1]:
         return value
-    if "/" in value and all(character.isalnum() or character in "/-_.~" for character in value):
+    if "/" in value and all(character.isalnum() or character in "/-_." for character in value):
         return value
     escaped = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", value)
     escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), escaped)

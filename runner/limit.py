@@ -3,15 +3,20 @@
 import ctypes
 import errno
 import sys
+import threading
 from dataclasses import dataclass
 
 from runner.errors import RequestError
 from runner.meter import process_sizes, resident_bytes
 from runner.units import MiB, format_size
 
-THREAD_STACKS = 48 * MiB
-"""Virtual memory for threads that start after the limit is set (the loader's four, autograd's one; 8 MiB of stack
-each, nearly none of it ever touched); the limit counts virtual memory, so it is raised by this much."""
+THREAD_STACK = MiB
+"""of Python's threads that start after the limit is set; 8 MiB would be usual, and the limit counts them untouched"""
+THREAD_STACKS = 16 * MiB
+"""Virtual memory for such threads, the loader's and the tokenizer's, which the limit is raised by."""
+LIBRARY_PAGES = 20 * MiB
+"""Resident pages of libraries' files that appear when their code first runs, 8 to 19 MiB here. No limit counts them, so
+they are taken off."""
 
 M_MMAP_THRESHOLD = -3
 LARGE_BLOCK = 256 * 1024
@@ -81,7 +86,8 @@ def _enforce_on_host(limit: int) -> Enforcement:
             f"memory.limit={format_size(limit)} is less than the {format_size(resident)} that Python, torch and "
             f"transformers take before anything is loaded: {format_size(resident - limit)} short"
         )
-    soft = data + limit - resident + THREAD_STACKS
+    threading.stack_size(THREAD_STACK)
+    soft = data + max(limit - resident - LIBRARY_PAGES, 0) + THREAD_STACKS
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         soft = min(soft, hard)

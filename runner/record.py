@@ -216,13 +216,18 @@ def environment() -> dict[str, Any]:
     }
 
 
+SAME_AS_GROUP = {"precision": ("precision.name",), "memory": ("memory.checkpointing",)}
+"""group → keys that its option sets, which would overrule it"""
+
+
 def reproduce_command(overrides: Sequence[str], *, pinned: Mapping[str, str], config_dir: Path | None = None) -> str:
     """Return a command line that repeats a run: its overrides, with `pinned` ones put in place of what `auto` was.
 
     A pinned key replaces an override of the same key; the others keep their order. `config_dir` holds options of the
     user's own that the overrides may name.
     """
-    kept = [item for item in overrides if item.partition("=")[0].lstrip("+") not in pinned]
+    replaced = {*pinned, *(key for group in pinned for key in SAME_AS_GROUP.get(group, ()))}
+    kept = [item for item in overrides if item.partition("=")[0].lstrip("+") not in replaced]
     flags = [] if config_dir is None else ["--config-dir", str(config_dir.resolve())]
     return shlex.join(["python", "-m", "runner", *flags, *kept, *(f"{key}={value}" for key, value in pinned.items())])
 

@@ -34,6 +34,7 @@ from runner.record import (
     write_record,
 )
 from runner.resolve import Plan, refusal, resolve
+from runner.workload.prompt import check_texts
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder", narrat
     recorder.write("inspect", checkpoint=found)
     narrator.checkpoint(found)
 
+    check_texts(config.workload)
     plan = _plan(config, machine, found)
     recorder.write("plan", plan=plan, reproduce=_reproduce(config, context, found, plan))
     write_plan(plan, context.folder)
@@ -145,7 +147,7 @@ def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, p
     for key in ("prompt_file", "text_file"):
         value = getattr(config.workload, key)
         if value is not None:
-            pinned[f"workload.{key}"] = hydra_text(str(Path(value).expanduser().resolve()))
+            pinned[f"workload.{key}"] = hydra_text(str(Path(os.path.expanduser(value)).resolve()))
     return reproduce_command(context.overrides, pinned=pinned, config_dir=context.config_dir)
 
 
@@ -170,6 +172,7 @@ class Recorder:
             overrides=self.context.overrides,
             config=self.context.config_yaml,
             environment=environment(),
+            reproduce=reproduce_command(self.context.overrides, pinned={}, config_dir=self.context.config_dir),
         )
 
     @property

@@ -30,7 +30,10 @@ def model_config(checkpoint: Checkpoint, settings: Settings) -> Any:
     """
     values = dict(checkpoint.config)
     if "auto_map" in values and settings.trust_remote_code and checkpoint.path is not None:
-        return transformers.AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=True, local_files_only=True)
+        with _of_config_json():
+            return transformers.AutoConfig.from_pretrained(
+                checkpoint.path, trust_remote_code=True, local_files_only=True
+            )
     model_type = values.pop("model_type", checkpoint.model_type)
     if model_type in transformers.CONFIG_MAPPING:
         with _of_config_json():
@@ -55,7 +58,8 @@ def model_class(checkpoint: Checkpoint, settings: Settings) -> Any:
 
         references = [ref for ref in config["auto_map"].values() if str(ref).endswith(f".{checkpoint.architecture}")]
         if references:
-            return get_class_from_dynamic_module(references[0], str(checkpoint.path), local_files_only=True)
+            with _of_config_json():
+                return get_class_from_dynamic_module(references[0], str(checkpoint.path), local_files_only=True)
     found = getattr(transformers, checkpoint.architecture, None)
     if found is None or not hasattr(found, "from_pretrained"):
         hint = " It comes with its own code: model.trust_remote_code=true runs it." if "auto_map" in config else ""
@@ -219,6 +223,8 @@ def generate(
     """Return the token ids (B, prompt and new) that transformers' generate gives, greedy or sampled."""
     config = copy.deepcopy(model.generation_config)
     config.max_new_tokens, config.max_length, config.min_length = settings.max_new_tokens, None, 0
+    config.num_beams = config.num_return_sequences = 1
+    config.return_dict_in_generate = False
     config.do_sample = settings.temperature > 0
     config.temperature = settings.temperature if config.do_sample else None
     if not config.do_sample:

@@ -34,6 +34,8 @@ def parse_size(text: str | int) -> int:
     factor = _FACTORS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size; write 6GiB, 512MiB or plain bytes")
+    if factor == 1 and not match.group(1).isdigit():
+        raise ValueError(f"{text!r} is not a whole number of bytes; write 6GiB, 512MiB or plain bytes")
     size = float(match.group(1)) * factor
     if not math.isfinite(size) or size < 1:
         raise ValueError(f"{text!r} is not a size of at least one byte")

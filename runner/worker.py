@@ -13,7 +13,7 @@ from runner.hardware import Hardware
 from runner.isolate import Message, Send
 from runner.meter import MemoryStats
 from runner.predict.footprint import Footprint
-from runner.resolve import Plan, resolve
+from runner.resolve import Plan, base_settings, resolve
 from runner.settings import Settings
 from runner.units import format_size
 
@@ -46,32 +46,40 @@ class Stopwatch:
 
 def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Checkpoint) -> Plan:
     """Return the plan, its footprint traced on the model's real class under fake tensors."""
+    from runner import steps
     from runner.limit import can_tighten_malloc
+    from runner.loader import load_tokenizer
+    from runner.loader.checks import check_stored
     from runner.predict import measure_base, predict
     from runner.workload.prompt import count_prompt_tokens
+    from runner.workload.suits import check_suits
 
     quiet_libraries()
-    num_layers = count_layers(checkpoint, config)
-    prompt_tokens = count_prompt_tokens(checkpoint, config.workload)
+    model = build_without_storage(checkpoint, config)
+    check_stored(model, checkpoint)
+    tokenizer = load_tokenizer(checkpoint, trust_remote_code=config.model.trust_remote_code)
+    prompt_tokens = count_prompt_tokens(tokenizer, config.workload)
     on_this_host = hardware.device_type == "cpu" and not hardware.is_profile
     overhead = measure_base() if on_this_host else None  # with everything imported that the work will import
 
     def predicted(settings: Settings) -> Footprint:
         return predict(checkpoint, settings, hardware, overhead=overhead)
 
+    base = base_settings(config, hardware, prompt_tokens=prompt_tokens)
+    check_suits(model, tokenizer, config.workload, base)
     return resolve(
         config,
         hardware,
         checkpoint,
         predict=predicted,
-        num_layers=num_layers,
+        num_layers=len(steps.layers(model)),
         prompt_tokens=prompt_tokens,
         can_tighten_malloc=can_tighten_malloc(),
     )
 
 
-def count_layers(checkpoint: Checkpoint, config: RunConfig) -> int:
-    """Return how many layers of the model could be checkpointed; builds it without storage."""
+def build_without_storage(checkpoint: Checkpoint, config: RunConfig) -> Any:
+    """Return the model on the meta device."""
     import torch
 
     from runner import steps
@@ -81,7 +89,7 @@ def count_layers(checkpoint: Checkpoint, config: RunConfig) -> int:
         trust_remote_code=config.model.trust_remote_code,
     )  # fmt: skip
     with torch.device("meta"):
-        return len(steps.layers(steps.build(checkpoint, settings)))
+        return steps.build(checkpoint, settings)
 
 
 def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoint: Checkpoint, folder: Path) -> Worked:
@@ -140,7 +148,21 @@ def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoi
             raise _out_of_memory(error, phase, plan) from error
         raise
     memory = meter.finish(memory)
+    _check_limit(config.memory.limit_bytes, hardware, memory, plan)
     return Worked(outcome=outcome, memory=memory, timing=watch.seconds, notes=(*notes, *loaded.notes, *meter.notes))
+
+
+def _check_limit(limit: int | None, hardware: Hardware, memory: dict[str, MemoryStats], plan: Plan) -> None:
+    """Raise OutOfMemory when a limit on the CPU was exceeded all the same.
+
+    The kernel's limit counts private writable memory; pages of libraries, which are mapped from files, come on top.
+    """
+    peaks = [stats.peak_resident for stats in memory.values() if stats.peak_resident is not None]
+    if limit is not None and hardware.device_type == "cpu" and peaks and max(peaks) > limit:
+        raise OutOfMemory(
+            f"the work was done, but the process took {format_size(max(peaks))}: {format_size(max(peaks) - limit)} "
+            f"over memory.limit={format_size(limit)} ({format_size(plan.footprint.peak)} predicted)"
+        )
 
 
 def quiet_libraries() -> None:
@@ -157,11 +179,14 @@ def _out_of_memory(error: BaseException, phase: str, plan: Plan) -> OutOfMemory:
     first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     said = "the plan said that it does not fit" if plan.forced else "the plan said that it fits"
     fitting = [remedy for remedy in plan.remedies if remedy.fits]
-    advice = (
-        "fits with " + ", or with ".join(f"{remedy.override} ({format_size(remedy.peak)})" for remedy in fitting)
-        if fitting
-        else "give it less to do: precision=bf16, a smaller workload.micro_batch_size or workload.sequence_length"
-    )
+    if fitting:
+        advice = "fits with " + ", or with ".join(f"{r.override} ({format_size(r.peak)})" for r in fitting)
+    else:
+        settings = plan.settings
+        less = ["precision=bf16"] if settings.precision == "fp32" else []
+        less += ["a smaller workload.micro_batch_size"] if settings.micro_batch_size > 1 else []
+        less += ["a smaller workload.sequence_length"] if settings.workload != "load" else []
+        advice = "give it less to do: " + ", ".join(less) if less else "a smaller model is what is left"
     return OutOfMemory(
         f"out of memory in {phase}: {first_line} ({said}: {format_size(plan.footprint.peak)} predicted, "
         f"{format_size(plan.budget)} may be used); {advice}",

@@ -38,6 +38,7 @@ def read_header(path: str, *, name: str) -> list[StoredTensor]:
     `name` is the file's name in its folder, for messages and for `StoredTensor.file`. Raises CheckpointError with the
     file and the byte when the header is broken or disagrees with the file's size.
     """
+    _require_regular(path, name=name)
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -51,6 +52,12 @@ def read_header(path: str, *, name: str) -> list[StoredTensor]:
     except OSError as error:
         raise CheckpointError(f"{name} cannot be read: {error.strerror or error}") from error
     return check_entries(_parse(raw, name=name), name=name, data_start=8 + length, size=size)
+
+
+def _require_regular(path: str, *, name: str) -> None:
+    """Raise CheckpointError for a pipe or a device, which reading could wait for without end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise CheckpointError(f"{name} is not a regular file")
 
 
 def check_entries(entries: Mapping[str, Any], *, name: str, data_start: int | None, size: int) -> list[StoredTensor]:
@@ -86,6 +93,7 @@ def check_entries(entries: Mapping[str, Any], *, name: str, data_start: int | No
 
 def read_json(path: str, *, name: str) -> dict[str, Any]:
     """Return the JSON object in the file at `path`. Raises CheckpointError with line and column."""
+    _require_regular(path, name=name)
     try:
         with open(path, "rb") as file:
             raw = file.read()

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ def _check_option(group: str, value: str, arguments: Arguments) -> None:
         if group == "model" and item:
             hint = (
                 f"for a folder write model.path={item}; "
-                if item.startswith((".", "/", "~")) or Path(item).exists()
+                if item.startswith((".", "/", "~")) or os.path.exists(item)
                 else f"for the Hub write model=hf model.id={item}; "
                 if "/" in item
                 else hint
@@ -179,7 +180,7 @@ def _check_option(group: str, value: str, arguments: Arguments) -> None:
 def _check_value(key: str, field: dataclasses.Field[object], value: str, *, multirun: bool) -> None:
     there = choices(field)
     listed = _values(value)
-    if there and len(listed) > 1 and not multirun:
+    if len(listed) > 1 and not multirun and key not in FREE_TEXT:
         raise RequestError(
             f"{key}={value}: several values are a sweep, which needs -m: python -m runner -m {key}={value}"
         )

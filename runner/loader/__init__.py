@@ -71,8 +71,12 @@ def load(checkpoint: Checkpoint, settings: Settings, *, progress: Callable[[int,
             model, info = model_class.from_pretrained(checkpoint.path, **options)
     except (RuntimeError, ValueError) as error:
         if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
-            raise CheckpointError(f"tensors have another shape than the model's: {error}") from None
+            raise CheckpointError(
+                f"tensors have another shape than the model's: {_shapes(checkpoint, settings)}"
+            ) from None
         raise
+    except ImportError as error:
+        raise CheckpointError(f"this checkpoint needs a package that is not installed: {error}") from None
     _set_generation(model, checkpoint)
     model.to(settings.device)
     notes = check_keys(info, settings)
@@ -108,7 +112,7 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # each tokenizer class fails on broken files in its own way
         raise CheckpointError(f"the tokenizer in {folder} cannot be loaded: {error}") from None
 
 
@@ -164,6 +168,23 @@ def _read(
         return model_class.from_pretrained(None, config=config, state_dict=state, **options)  # type: ignore[no-any-return]
 
 
+def _shapes(checkpoint: Checkpoint, settings: Settings) -> str:
+    """Return which stored tensors have another shape than the model's of the same name."""
+    import torch
+
+    from runner import steps
+    from runner.loader.checks import names
+
+    with torch.device("meta"):
+        wanted = steps.build(checkpoint, settings).state_dict()
+    found = names(
+        f"{tensor.name} is {list(tensor.shape)}, the model's {list(wanted[tensor.name].shape)}"
+        for tensor in checkpoint.tensors
+        if tensor.name in wanted and tuple(wanted[tensor.name].shape) != tuple(tensor.shape)
+    )
+    return found or "under names that transformers converts while loading"
+
+
 def _kept_in_fp32(model_class: Any, settings: Settings) -> tuple[str, ...]:
     """Return the modules that the class keeps in float32: some only from float16, the strict ones always."""
     strict = tuple(getattr(model_class, "_keep_in_fp32_modules_strict", None) or ())
@@ -180,7 +201,15 @@ def _set_generation(model: Any, checkpoint: Checkpoint) -> None:
     if checkpoint.path is None or not getattr(model, "can_generate", lambda: False)():
         return
     if (checkpoint.path / "generation_config.json").exists():
-        model.generation_config = GenerationConfig.from_pretrained(checkpoint.path, local_files_only=True)
+        try:
+            model.generation_config = GenerationConfig.from_pretrained(checkpoint.path, local_files_only=True)
+        except (OSError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"generation_config.json cannot be used: {error}") from None
+        for name in ("eos_token_id", "pad_token_id", "bos_token_id"):
+            value = getattr(model.generation_config, name, None)
+            items = value if isinstance(value, list) else [] if value is None else [value]
+            if any(type(item) is not int for item in items):
+                raise CheckpointError(f"generation_config.json has {name} {value!r}, which is no token id")
     elif model.generation_config is None:
         raise WorkloadError(f"{type(model).__name__} came without generation settings")
 

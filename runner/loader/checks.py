@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from runner.checkpoint import Checkpoint
 from runner.errors import CheckpointError, WorkloadError
 from runner.settings import Settings
 
@@ -35,6 +36,25 @@ def check_keys(info: Mapping[str, Any], settings: Settings) -> tuple[str, ...]:
     if unexpected:
         notes.append(f"{len(unexpected)} stored tensors are not used by the model: {names(unexpected)}")
     return tuple(notes)
+
+
+def check_stored(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Compare the headers with a model built without storage, before anything is loaded.
+
+    Raises CheckpointError for integers where the model has numbers: a loader would cast them, to garbage.
+    """
+    if checkpoint.quantization is not None:
+        return
+    wanted = model.state_dict()
+    wrong = [
+        f"{tensor.name} ({tensor.dtype})"
+        for tensor in checkpoint.tensors
+        if "float" not in tensor.dtype and tensor.name in wanted and wanted[tensor.name].is_floating_point()
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{len(wrong)} parameters are stored as integers, and config.json names no quantization: {names(wrong)}"
+        )
 
 
 def check_tensors(model: nn.Module, settings: Settings, kept_in_fp32: Iterable[str]) -> list[str]:

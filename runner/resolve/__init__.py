@@ -1,6 +1,6 @@
 """Decide how to run: choices with reasons, the fit check, concessions and remedies. Pure: no file, no device."""
 
-from runner.resolve.fit import margin_for, refusal, resolve
+from runner.resolve.fit import base_settings, margin_for, refusal, resolve
 from runner.resolve.types import Choice, Plan, Remedy
 
-__all__ = ["Choice", "Plan", "Remedy", "margin_for", "refusal", "resolve"]
+__all__ = ["Choice", "Plan", "Remedy", "base_settings", "margin_for", "refusal", "resolve"]

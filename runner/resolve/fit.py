@@ -99,6 +99,11 @@ def resolve(
     )
 
 
+def base_settings(config: RunConfig, hardware: Hardware, *, prompt_tokens: int | None) -> Settings:
+    """Return the settings that do not depend on memory; precision and checkpointing are still open."""
+    return _base_settings(config, hardware, num_layers=0, prompt_tokens=prompt_tokens)[0]
+
+
 def margin_for(footprint: Footprint) -> int:
     """Return the bytes to keep clear of the budget."""
     return max(MARGIN_LEAST, int(MARGIN_FRACTION * (footprint.peak - footprint.overhead)))

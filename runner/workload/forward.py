@@ -6,7 +6,8 @@ from typing import Any
 
 from runner.workload.job import Job
 from runner.workload.outcome import Outcome, all_finite, mean, require_finite
-from runner.workload.prompt import check_context, prompt_batch
+from runner.workload.prompt import prompt_batch
+from runner.workload.suits import check_suits
 
 PROBE = "probe.safetensors"
 """a sample of the outputs, by which runs in different precisions are compared"""
@@ -22,7 +23,7 @@ def forward(job: Job) -> Outcome:
 
     model, settings = job.loaded.model, job.settings
     torch.manual_seed(settings.seed)
-    check_context(model, settings.sequence_length, "the inputs")
+    check_suits(model, job.loaded.tokenizer, job.config, settings)
     steps.prepare(model, settings)
     inputs = steps.make_inputs(model, settings, tokens=prompt_batch(job.loaded.tokenizer, job.config, settings))
     start = time.monotonic()

@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
-from runner.errors import RequestError
 from runner.workload.forward import synchronize
 from runner.workload.job import Job
 from runner.workload.outcome import Outcome, require_finite
-from runner.workload.prompt import check_context, prompt_batch
+from runner.workload.prompt import prompt_batch
+from runner.workload.suits import check_suits
 
 TEXT = "text.txt"
 TOKENS = "tokens.txt"
@@ -48,10 +48,7 @@ def generate(job: Job) -> Outcome:
     from runner import steps
 
     model, settings = job.loaded.model, job.settings
-    if not getattr(model, "can_generate", lambda: False)():
-        raise RequestError(f"{type(model).__name__} cannot generate; workload=forward and workload=train work with it")
-    if not getattr(model.config, "is_encoder_decoder", False):
-        check_context(model, settings.sequence_length + settings.max_new_tokens, "prompt and new tokens")
+    check_suits(model, job.loaded.tokenizer, job.config, settings)
     torch.manual_seed(settings.seed)
     steps.prepare(model, settings)
     inputs = steps.make_inputs(model, settings, tokens=prompt_batch(job.loaded.tokenizer, job.config, settings))

@@ -1,10 +1,10 @@
 """From the prompt to tokens."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint import Checkpoint
 from runner.config import Workload, WorkloadConfig
 from runner.errors import RequestError
 from runner.settings import Settings
@@ -26,10 +26,23 @@ def read_prompt(config: WorkloadConfig) -> str:
     return text
 
 
+def check_texts(config: WorkloadConfig) -> None:
+    """Read the files that the workload will read, and raise RequestError for one that cannot be used."""
+    if config.planned in (Workload.generate, Workload.forward):
+        read_prompt(config)
+    if config.planned is Workload.train and config.text_file is not None:
+        text = read_text(config.text_file, "workload.text_file")
+        if not text.strip():
+            raise RequestError(f"workload.text_file={config.text_file} is empty; give a file with text to train on")
+
+
 def read_text(path: str, name: str) -> str:
     """Return the UTF-8 text in the file that the option `name` gives."""
+    file = Path(os.path.expanduser(path))
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        if file.exists() and not file.is_file():
+            raise RequestError(f"{name}={path} is not a regular file")
+        return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RequestError(f"{name}={path} does not exist") from None
     except UnicodeDecodeError as error:
@@ -38,14 +51,11 @@ def read_text(path: str, name: str) -> str:
         raise RequestError(f"{name}={path} cannot be read: {error.strerror}") from None
 
 
-def count_prompt_tokens(checkpoint: Checkpoint, config: WorkloadConfig) -> int | None:
+def count_prompt_tokens(tokenizer: Any, config: WorkloadConfig) -> int | None:
     """Return the length of the tokenised prompt; None where the workload or the checkpoint has none."""
-    from runner.loader import load_tokenizer
-
-    if config.planned not in (Workload.generate, Workload.forward):
+    if tokenizer is None or config.planned not in (Workload.generate, Workload.forward):
         return None
-    tokenizer = load_tokenizer(checkpoint)
-    return None if tokenizer is None else len(encode(tokenizer, read_prompt(config)))
+    return len(encode(tokenizer, read_prompt(config)))
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:

@@ -1,6 +1,7 @@
 """Train for a few steps."""
 
 import csv
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.errors import RequestError, WorkloadError
+from runner.errors import WorkloadError
+from runner.settings import Settings
 from runner.workload.forward import synchronize
 from runner.workload.job import Job
 from runner.workload.outcome import Outcome, require_finite
-from runner.workload.prompt import check_context, read_text
+from runner.workload.prompt import read_text
+from runner.workload.suits import check_suits
 
 LOSSES = "losses.csv"
 
@@ -35,7 +38,7 @@ def train(job: Job) -> Outcome:
 
     model, settings = job.loaded.model, job.settings
     torch.manual_seed(settings.seed)
-    check_context(model, settings.sequence_length, "the sequences")
+    check_suits(model, job.loaded.tokenizer, job.config, settings)
     steps.prepare(model, settings)
     blocks = _blocks(job)
     optimizer, scaler = steps.make_optimizer(model, settings), steps.make_scaler(settings)
@@ -54,7 +57,7 @@ def train(job: Job) -> Outcome:
         losses.append(float(loss))
         synchronize(settings.device)
         seconds.append(time.monotonic() - start)
-        require_finite(losses[-1] - losses[-1] == 0.0, settings.precision, f"the loss of step {step + 1} is")
+        _require_finite_loss(losses[-1], step + 1, settings)
         if step == 0:
             _check(witness, job)
     _write_losses(job.folder / LOSSES, losses, seconds)
@@ -75,6 +78,15 @@ def train(job: Job) -> Outcome:
     )
 
 
+def _require_finite_loss(loss: float, step: int, settings: Settings) -> None:
+    if not math.isfinite(loss) and settings.parameter_dtype == "float16" and settings.optimizer == "adamw" and step > 1:
+        raise WorkloadError(
+            f"the loss of step {step} is not finite: with precision.pure=true AdamW's epsilon, 1e-8, is zero in fp16, "
+            f"and it divides by zero; leave out precision.pure, or take optimizer=adafactor"
+        )
+    require_finite(math.isfinite(loss), settings.precision, f"the loss of step {step} is")
+
+
 def _blocks(job: Job) -> Any:
     """Return the text file's tokens as (N, S), in the seed's order; None for synthetic tokens.
 
@@ -84,15 +96,8 @@ def _blocks(job: Job) -> Any:
 
     if job.config.text_file is None:
         return None
-    if job.loaded.tokenizer is None:
-        raise RequestError("workload.text_file needs a tokenizer, which this checkpoint does not have")
     ids = job.loaded.tokenizer(read_text(job.config.text_file, "workload.text_file"), verbose=False)["input_ids"]
     length = job.settings.sequence_length
-    if len(ids) < length:
-        raise RequestError(
-            f"workload.text_file={job.config.text_file} has {len(ids)} tokens, one sequence needs {length}: "
-            f"{length - len(ids)} short. Give more text, or workload.sequence_length={max(1, len(ids))}"
-        )
     whole = torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(job.settings.seed))
     return whole[order]
