@@ -1,5 +1,6 @@
 """What was asked for. `auto` is still in it; nothing here was looked up on the machine."""
 
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -226,6 +227,9 @@ class HardwareConfig:
                 except ValueError as error:
                     raise RequestError(f"hardware.{name}={value}: {error}") from None
 
+        if self.name != "detect" and not self.is_profile:
+            raise RequestError(f"hardware.name={self.name} is no machine; hardware={self.name} chooses a profile")
+
     @property
     def is_profile(self) -> bool:
         """Whether the machine described is not the one at hand."""
@@ -283,9 +287,9 @@ class RunConfig:
 def cache_folder(config: ModelConfig, *, environment: dict[str, str]) -> Path:
     """Return the folder for checkpoints that are made here: asked, RUNNER_CACHE, or the user's cache."""
     if config.cache != AUTO:
-        return Path(config.cache).expanduser()
+        return Path(os.path.expanduser(config.cache))
     if environment.get("RUNNER_CACHE"):
-        return Path(environment["RUNNER_CACHE"]).expanduser()
+        return Path(os.path.expanduser(environment["RUNNER_CACHE"]))
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "runner"
 

@@ -25,12 +25,16 @@ class RunContext:
     """the user's own options, which the overrides may name"""
 
 
+QUOTED = re.compile(r"""'(\\.|[^'\\])*'|"(\\.|[^"\\])*\"""", re.DOTALL)
+"""a text that Hydra takes as one quoted string: `'it\\'s'`, not `'a' and 'b'`"""
+
+
 def hydra_text(value: str) -> str:
     """Return free text as Hydra's override grammar takes it: quoted where a character has a meaning there.
 
     In quotes a backslash is one, unless quotes follow it; `${` would begin an interpolation.
     """
-    if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0] and value[0] not in value[1:-1]:
+    if QUOTED.fullmatch(value):
         return value
     if "/" in value and all(character.isalnum() or character in "/-_." for character in value):
         return value

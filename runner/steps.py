@@ -6,6 +6,7 @@ Prediction traces these functions and the workloads call them, so both see the s
 
 import copy
 import inspect
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -233,6 +234,8 @@ def generate(
         eos = config.eos_token_id
         config.pad_token_id = eos[0] if isinstance(eos, list) else eos if eos is not None else 0
     options: dict[str, Any] = {} if streamer is None else {"streamer": streamer}
+    if "use_model_defaults" in inspect.signature(model.generate).parameters:
+        options["use_model_defaults"] = False  # transformers 4 would put the checkpoint's own in place of ours
     if processors:
         options["logits_processor"] = transformers.LogitsProcessorList(processors)
     if "input_ids" in inputs:

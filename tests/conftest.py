@@ -5,6 +5,8 @@ import pytest
 
 # The tests' Hub is on the loopback interface; the client reads this when it is imported.
 os.environ.pop("HF_HUB_OFFLINE", None)
+# Processes that tests start in other folders run this source tree, whichever is installed.
+os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
 
 from runner.checkpoint import Checkpoint
 from tests.model_makers import tiny

@@ -83,3 +83,10 @@ def test_statistics_of_this_process_are_told() -> None:
 def test_a_folder_that_is_missing_is_told(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="does not exist"):
         runner.plan(tmp_path / "no")
+
+
+def test_a_machine_may_be_given_by_its_profiles_name(qwen: Checkpoint) -> None:
+    made = runner.plan(str(qwen.path), workload="load", hardware="tesla_t4_16gb")
+    assert made.settings.device == "cuda:0"
+    with pytest.raises(RequestError, match=r"hardware='tesla' is no profile; there are .*tesla_t4_16gb"):
+        runner.plan(str(qwen.path), workload="load", hardware="tesla")

@@ -10,7 +10,7 @@ import pytest
 
 from runner.checkpoint import inspect, tensors_bytes
 from runner.config import ModelConfig, Source
-from runner.errors import CheckpointError, RequestError
+from runner.errors import CheckpointError, RequestError, RunnerError
 from tests.checkpoint_makers import EMBEDDING, QWEN3, SHAPES, entries, folder, look, safetensors, sharded
 
 
@@ -348,3 +348,18 @@ def test_a_broken_index_says_where(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {}})[:-2])
     with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json is not JSON: .*line 1"):
         look(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    path = folder(tmp_path / "m")
+    (path / name).unlink(missing_ok=True)
+    os.mkfifo(path / name)
+    with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
+        look(path)
+
+
+def test_a_user_that_the_system_does_not_know_is_no_traceback(tmp_path: Path) -> None:
+    config = ModelConfig(source=Source.local, path="~nosuchuser/model")
+    with pytest.raises(RunnerError, match="nosuchuser"):
+        inspect(config, source=Source.local, environment={}, embedded=tmp_path)

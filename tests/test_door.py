@@ -49,6 +49,12 @@ MISTAKES = {
     "optimizer=lion": "there are adafactor, adamw, sgd",
     "optimizer.learning_rate=-1": "must be 0 or more",
     "sweep.resume=/nonexistent": "there is no sweep to go on with",
+    "hardware.name=rtx_3060_12gb": "hardware=rtx_3060_12gb chooses a profile",
+    "workload.of=speak": "not built yet",
+    "workload.prompt=a workload.prompt_file=b": "are both given; give one of them",
+    "seed=1,2": "several values are a sweep, which needs -m",
+    "workload.sequence_length=half": "is neither a whole number nor auto",
+    "memory.limit=1.5": "is not a whole number of bytes",
     "--frob": "unrecognized arguments: --frob",
     "--info=nonsense": "invalid choice: 'nonsense'",
     "--config-dir /nonexistent": "/nonexistent is not a folder",
@@ -112,7 +118,7 @@ def test_a_length_is_a_number_or_auto(value: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["it's, a [test] \\ {x}", "a=b", 'say "hi"', "x\\'y", "end\\", "cost ${x} $5", "\\${x}", "a\\\\b", "1", "true",
-     "1e3", "two\nlines", "null and void", "(a)", "*"],
+     "'a' and 'b'", "~", "~nosuch/x", "1e3", "two\nlines", "null and void", "(a)", "*"],
 )  # fmt: skip
 def test_a_prompt_arrives_as_it_was_typed(text: str) -> None:
     assert compose(f"workload.prompt={text}").workload.prompt == text
@@ -120,6 +126,9 @@ def test_a_prompt_arrives_as_it_was_typed(text: str) -> None:
 
 def test_text_that_is_quoted_for_hydra_is_left_alone() -> None:
     assert hydra_text("'a, b'") == "'a, b'"
+    assert hydra_text("'it\\'s'") == "'it\\'s'"
+    assert hydra_text("'a' and 'b'") == "'\\'a\\' and \\'b\\''"
+    assert hydra_text("~/x") == "'~/x'"
     assert hydra_text("/plain/path_1.txt") == "/plain/path_1.txt"
 
 

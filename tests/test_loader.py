@@ -13,8 +13,8 @@ from runner.checkpoint import Checkpoint
 from runner.checkpoint.folder import inspect_folder
 from runner.errors import CheckpointError, WorkloadError
 from runner.loader import Loaded, load
-from runner.loader.checks import check_tensors
-from runner.steps import build, model_class
+from runner.loader.checks import check_stored, check_tensors
+from runner.steps import build, generate, make_inputs, model_class, prepare
 from tests.model_makers import changed, settings
 
 
@@ -117,7 +117,8 @@ def test_a_tensor_of_another_shape_is_an_error(qwen: Checkpoint, tmp_path: Path)
     def shrink(tensors: dict[str, torch.Tensor]) -> None:
         tensors["model.layers.0.mlp.up_proj.weight"] = torch.zeros(3, 64, dtype=torch.bfloat16)
 
-    with pytest.raises(CheckpointError, match="another shape"):
+    expected = r"another shape.*layers\.0\.mlp\.up_proj\.weight is \[3, 64\], the model's \["
+    with pytest.raises(CheckpointError, match=expected):
         load(rewritten(qwen, tmp_path / "m", shrink), settings("load"))
 
 
@@ -127,6 +128,39 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(qwen: Checkpoint, tmp_
     file.write_bytes(file.read_bytes()[:-1000])
     with pytest.raises(CheckpointError, match=r"model\.safetensors ends at byte"):
         load(copy, settings("load"))
+
+
+def test_integers_where_the_model_has_numbers_are_an_error(qwen: Checkpoint, tmp_path: Path) -> None:
+    def to_bytes(tensors: dict[str, torch.Tensor]) -> None:
+        name = "model.layers.0.mlp.up_proj.weight"
+        tensors[name] = tensors[name].to(torch.int8)
+
+    broken = rewritten(qwen, tmp_path / "m", to_bytes)
+    with torch.device("meta"):
+        model = build(broken, settings("load"))
+    with pytest.raises(CheckpointError, match=r"1 parameters are stored as integers.*up_proj\.weight \("):
+        check_stored(model, broken)
+    check_stored(model, qwen)
+
+
+@pytest.mark.parametrize("text", ["[1]", "{not json", '{"eos_token_id": "x"}', '{"pad_token_id": [1.5]}'])
+def test_broken_generation_settings_are_an_error(text: str, qwen: Checkpoint, tmp_path: Path) -> None:
+    broken = changed(qwen, tmp_path / "m")
+    (tmp_path / "m" / "generation_config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        load(broken, settings("load"))
+
+
+def test_a_checkpoint_that_asks_for_beams_still_generates_one_sequence(qwen: Checkpoint, tmp_path: Path) -> None:
+    copy = changed(qwen, tmp_path / "m")
+    asked = {"num_beams": 4, "num_return_sequences": 2, "return_dict_in_generate": True, "do_sample": True}
+    (tmp_path / "m" / "generation_config.json").write_text(json.dumps(asked))
+    made = settings("generate")
+    model = load(copy, made).model
+    prepare(model, made)
+    tokens, again = (generate(model, make_inputs(model, made), made) for _ in range(2))
+    assert torch.equal(tokens, again)
+    assert tuple(tokens.shape) == (1, made.sequence_length + made.max_new_tokens)
 
 
 def test_an_architecture_that_transformers_lacks_is_an_error(qwen: Checkpoint, tmp_path: Path) -> None:

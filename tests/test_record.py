@@ -171,6 +171,13 @@ def test_the_reproduce_line_pins_what_auto_became_and_quotes_for_the_shell() -> 
     assert line == "python -m runner 'workload.prompt='\"'\"'a b'\"'\"'' seed=3 precision=bf16 model.revision=abc"
 
 
+def test_the_reproduce_line_pins_a_group_that_was_given_by_its_key() -> None:
+    asked = ("precision.name=auto", "memory.checkpointing=auto", "memory.limit=6GiB")
+    pinned = {"precision": "bf16", "memory": "checkpointing_on"}
+    line = reproduce_command(asked, pinned=pinned)
+    assert line == "python -m runner memory.limit=6GiB precision=bf16 memory=checkpointing_on"
+
+
 def test_the_plan_is_written_beside_the_record(tmp_path: Path) -> None:
     plan = record().plan
     assert plan is not None

@@ -39,7 +39,7 @@ def run(folder: Path, *overrides: str, **environment: str) -> Done:
     """Run `python -m runner` with `overrides` in `folder`."""
     process = subprocess.run(
         [sys.executable, "-m", "runner", *overrides], cwd=folder, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": ROOT, "RUNNER_CACHE": str(folder / "cache"), **environment}, check=False,
+        env={**os.environ, "RUNNER_CACHE": str(folder / "cache"), **environment}, check=False,
     )  # fmt: skip
     return Done(process, folder)
 

@@ -44,3 +44,9 @@ def test_a_size_typed_back_is_never_smaller() -> None:
 def test_counts_and_times_have_usual_suffixes() -> None:
     assert (format_count(1_720_600_000), format_count(134_500_000), format_count(12)) == ("1.721 B", "134.5 M", "12")
     assert (format_seconds(0.0123), format_seconds(4.56), format_seconds(123)) == ("12.3 ms", "4.56 s", "2 min 03 s")
+
+
+def test_a_part_of_a_byte_is_no_size() -> None:
+    with pytest.raises(ValueError, match="not a whole number of bytes"):
+        parse_size("1.5")
+    assert parse_size("1.5KiB") == 1536

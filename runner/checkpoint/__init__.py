@@ -1,5 +1,6 @@
 """What is on disk, from headers only. Nothing is loaded here, and nothing downloaded until `fetch` is called."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def inspect(
         return inspect_hub(config, environment=environment)
     if config.path is None:
         raise RequestError("model=local needs the checkpoint's folder: model.path=DIR")
-    return inspect_folder(Path(config.path).expanduser(), source=source.value, allow_pickle=config.allow_pickle)
+    return inspect_folder(Path(os.path.expanduser(config.path)), source=source.value, allow_pickle=config.allow_pickle)
 
 
 def materialize(

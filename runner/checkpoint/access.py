@@ -59,7 +59,7 @@ def ask_hub(config: ModelConfig, environment: Mapping[str, str]) -> Hub:
         revision=config.revision,
         endpoint=(environment.get("HF_ENDPOINT") or _default_endpoint()).rstrip("/"),
         token=environment.get("HF_TOKEN") or None,
-        cache=Path(os.path.expandvars(cache)).expanduser(),
+        cache=Path(os.path.expanduser(os.path.expandvars(cache))),
         offline=offline.lower() in _TRUE,
     )
 
