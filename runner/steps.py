@@ -6,7 +6,6 @@ Prediction traces these functions and the workloads call them, so both see the s
 
 import copy
 import inspect
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
