@@ -53,6 +53,14 @@ def test_it_continues_a_prompt_with_english_words() -> None:
     assert len(WORDS & set(re.findall(r"[a-z]+", text.lower()))) >= 4
 
 
+def test_special_tokens_add_nothing_to_a_prompt_and_name_the_end() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    assert tokenizer(TEXT)["input_ids"] == tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    generation = json.loads((FOLDER / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == generation["pad_token_id"] == tokenizer.eos_token_id
+    assert tokenizer.decode([tokenizer.eos_token_id]) == "<|endoftext|>"
+
+
 def test_any_text_survives_the_tokenizer() -> None:
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     for text in ("naïve café", "日本語", "tab\tand\nline", "x = {'a': [1, 2]}"):
