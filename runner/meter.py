@@ -142,19 +142,19 @@ class _AllocationLedger:
         os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
         profiler: Any = torch.autograd.profiler.profile(profile_memory=True, use_kineto=True)
         self._profiler = profiler
-        with _quiet_stderr():
+        with quiet_stderr():
             profiler.__enter__()
 
     def stop(self) -> list[tuple[int, int]]:
         """Return (time in ns, bytes allocated, or released if negative) of every change, in order."""
-        with _quiet_stderr():
+        with quiet_stderr():
             self._profiler.__exit__(None, None, None)
         events = self._profiler.kineto_results.events()
         return sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
 
 
 @contextmanager
-def _quiet_stderr() -> Iterator[None]:
+def quiet_stderr() -> Iterator[None]:
     """Keep what the profiler's C++ says on its start and end off the terminal."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)

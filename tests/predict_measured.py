@@ -6,7 +6,13 @@ from runner.settings import Settings
 
 
 def measure(checkpoint: Checkpoint, settings: Settings) -> int:
-    """Return the peak of bytes allocated by the workload on the CPU, parameters and buffers counted in."""
+    """Return the peak of bytes allocated by the workload on the CPU, parameters and buffers counted in.
+
+    Python's cyclic collector is off meanwhile: when it runs is chance, and where a model keeps cycles alive (Mamba's
+    checkpointed layers do) it may lower the peak by a few percent.
+    """
+    import gc
+
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -23,8 +29,13 @@ def measure(checkpoint: Checkpoint, settings: Settings) -> int:
         tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
         for tensor in (*model.parameters(), *model.buffers())
     }
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        _work(model, settings)
+    gc.collect()
+    gc.disable()
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            _work(model, settings)
+    finally:
+        gc.enable()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     running = highest = sum(held.values())
     for event in sorted(events, key=lambda event: event.start_ns()):

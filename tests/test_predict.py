@@ -4,12 +4,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+import torch
 
 from runner.checkpoint import Checkpoint
 from runner.errors import RequestError
-from runner.predict import Footprint, kv_cache_bytes, measure_base, parameter_bytes, predict, trace
+from runner.predict import Footprint, kv_cache_bytes, measure_base, parameter_bytes, predict, probe, trace
 from runner.predict.ledger import CATEGORIES, Ledger
 from runner.predict.overhead import first_use
+from runner.predict.scratch import MOST_SCRATCH
 from runner.units import GiB, KiB, MiB
 from tests.makers import card, processor
 from tests.predict_makers import checkpoint, settings
@@ -45,28 +47,45 @@ CASES = [
     ("t5", {"workload": "generate"}),
     ("vit", {"workload": "train"}),
     ("llama", {"workload": "train", "optimizer_implementation": "fused"}),
+    ("qwen3", {"workload": "train", "optimizer": "sgd", "micro_batch_size": 1, "sequence_length": 8}),
+    ("gemma2", {"workload": "train", "precision": "bf16", "optimizer": "sgd", "sequence_length": 8}),
+    ("whisper", {"workload": "train", "optimizer": "sgd", "micro_batch_size": 1, "sequence_length": 8}),
+    ("qwen3", {"precision": "bf16"}),
+    ("t5", {"workload": "generate", "precision": "bf16"}),
+    ("mamba", {"precision": "fp16"}),
+    ("bart", {"workload": "generate", "precision": "fp16"}),
+    (
+        "llama",
+        {"workload": "generate", "precision": "bf16", "micro_batch_size": 4, "max_new_tokens": 2, "vocab_size": 16384},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("model_type", "overrides"), CASES, ids=lambda value: value if isinstance(value, str) else "")
 def test_prediction_is_what_the_profiler_counts_on_real_tensors(model_type: str, overrides: dict[str, Any]) -> None:
-    made, values = checkpoint(model_type), settings(**overrides)
+    overrides = dict(overrides)
+    changes = {"vocab_size": overrides.pop("vocab_size")} if "vocab_size" in overrides else {}
+    made, values = checkpoint(model_type, **changes), settings(**overrides)
     predicted, measured = trace(made, values).peak.total, measure(made, values)
-    assert predicted == pytest.approx(measured, rel=5e-4)
+    assert predicted == pytest.approx(measured, rel=8e-4)
 
 
-def test_bf16_is_off_by_no_more_than_the_scratch_that_the_note_names() -> None:
+def test_what_is_too_large_to_be_measured_is_named_and_no_more_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "MOST_PRODUCTS", 0)
     made, values = checkpoint("qwen3"), settings(precision="bf16")
     missing = measure(made, values) - trace(made, values).peak.total
-    assert 0 <= missing <= 1.4 * MiB
-    assert any("oneDNN" in note for note in predict(made, values, processor()).notes)
+    assert 0 <= missing <= MOST_SCRATCH * torch.get_num_threads()
+    named = any("oneDNN" in note for note in predict(made, values, processor()).notes)
+    assert named == bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def test_the_copy_of_an_expanded_output_head_is_counted_where_the_processor_makes_it() -> None:
-    made = checkpoint("llama", vocab_size=16384, num_hidden_layers=1)
-    values = settings(workload="generate", precision="bf16", micro_batch_size=4, max_new_tokens=2)
-    predicted, measured = trace(made, values).peak.total, measure(made, values)
-    assert predicted == pytest.approx(measured, abs=0.7 * MiB)
+def test_kernels_are_asked_only_of_a_processor_that_is_here() -> None:
+    made, values = checkpoint("whisper"), settings()
+    here = trace(made, values)
+    elsewhere = trace(made, values, on_this_host=False)
+    assert not here.notes
+    assert any("convolutions" in note for note in elsewhere.notes)
+    assert elsewhere.peak.total <= here.peak.total
 
 
 @pytest.mark.parametrize("workload", ["load", "forward", "generate", "train"])
@@ -298,6 +317,22 @@ def test_ledger_takes_the_peak_of_the_sum_and_the_labels_of_the_end() -> None:
     assert {name: size for name, size in peak.by_category.items() if size} == {
         "parameters": 100, "activations": 30, "workspace": 20,
     }  # fmt: skip
+
+
+def test_ledger_takes_scratch_that_is_measured_afterwards_into_the_peak() -> None:
+    ledger = Ledger()
+    ledger.born(100, "parameters")
+    ledger.phase, ledger.operation = "forward", "product"
+    place = ledger.passing(0)
+    ledger.phase, ledger.operation = "backward", "sum"
+    ledger.died(ledger.born(10))
+    assert (ledger.at_peak().total, ledger.at_peak().phase) == (110, "backward")
+    ledger.fill({place: 30})
+    peak = ledger.at_peak()
+    assert (peak.total, peak.phase, peak.operation, peak.by_category["workspace"]) == (130, "forward", "product", 30)
+    ledger.fill({place: 5})
+    assert (ledger.at_peak().total, ledger.at_peak().operation) == (110, "sum")
+    assert sum(moment.total for moment in ledger.timeline()) == 100 + 105 + 110
 
 
 def test_ledger_rounds_up_to_the_allocator_s_blocks() -> None:

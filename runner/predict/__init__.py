@@ -58,7 +58,7 @@ def predict(
     if settings.workload not in TRACED:
         return complete(estimate(checkpoint, settings, why=f"workload {settings.workload} is not traced"))
     try:
-        traced = trace(checkpoint, settings, capability=hardware.capability)
+        traced = trace(checkpoint, settings, capability=hardware.capability, on_this_host=not hardware.is_profile)
     except RunnerError:
         raise
     except Exception as error:
@@ -68,16 +68,26 @@ def predict(
     return complete(_from_trace(traced))
 
 
-def trace(checkpoint: Checkpoint, settings: Settings, *, capability: tuple[int, int] | None = None) -> "Trace":
+def trace(
+    checkpoint: Checkpoint,
+    settings: Settings,
+    *,
+    capability: tuple[int, int] | None = None,
+    on_this_host: bool = True,
+) -> "Trace":
     """Return every byte that the workload allocates over time. Raises what the model raises on fake tensors.
 
     `capability` is the CUDA card's, which decides between attention kernels; None is taken for Ampere's.
+    `on_this_host` says that a run on the CPU would be on this one: what its kernels take besides their outputs is then
+    measured on zeros, for calls small enough to take no time.
     """
     from runner.predict.dry_run import trace as trace_workload
 
     device = settings.device.split(":")[0]
     granularity = GRANULARITY.get(device, GRANULARITY["cuda"])
-    return trace_workload(checkpoint, settings, granularity=granularity, capability=capability)
+    return trace_workload(
+        checkpoint, settings, granularity=granularity, capability=capability, on_this_host=on_this_host
+    )
 
 
 def _from_trace(traced: "Trace") -> Footprint:

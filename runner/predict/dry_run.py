@@ -19,7 +19,8 @@ from runner import steps
 from runner.checkpoint import Checkpoint
 from runner.predict.cuda import as_on_cuda
 from runner.predict.ledger import Ledger, Moment
-from runner.predict.scratch import CONVOLUTIONS_NOT_COUNTED, PRODUCTS_NOT_COUNTED
+from runner.predict.probe import MOST_PROBES, Call, measure_scratch
+from runner.predict.scratch import CONVOLUTIONS, CONVOLUTIONS_NOT_COUNTED, MOST_SCRATCH, PRODUCTS_NOT_COUNTED
 from runner.predict.segments import reserved_peak
 from runner.predict.tracer import Names, Tracer, count_free_gradients
 from runner.settings import Settings
@@ -40,12 +41,18 @@ class Trace:
 
 
 def trace(
-    checkpoint: Checkpoint, settings: Settings, *, granularity: int = 1, capability: tuple[int, int] | None = None
+    checkpoint: Checkpoint,
+    settings: Settings,
+    *,
+    granularity: int = 1,
+    capability: tuple[int, int] | None = None,
+    on_this_host: bool = True,
 ) -> Trace:
     """Return what the workload of `settings` allocates. No tensor of it takes storage.
 
-    `granularity` is what the device's allocator rounds sizes up to, `capability` a CUDA card's. The workload is load,
-    forward, generate or train. Raises what the model raises when it cannot run on fake tensors, such as ValueRead or
+    `granularity` is what the device's allocator rounds sizes up to, `capability` a CUDA card's. `on_this_host`
+    says that a run on the CPU would be on this one, whose kernels can be asked. The workload is load, forward,
+    generate or train. Raises what the model raises when it cannot run on fake tensors, such as ValueRead or
     torch's DynamicOutputShapeException.
     """
     ledger = Ledger(granularity=granularity)
@@ -68,10 +75,34 @@ def trace(
             _trace_generate(model, settings, tracer)
         elif settings.workload == "train":
             _trace_train(model, settings, tracer)
+    if asked.device == "cpu":
+        if on_this_host:
+            _measure_scratch(tracer, ledger)
+        else:
+            tracer.unmeasured |= {_not_counted(call) for call in tracer.measurable}
     reserved = reserved_peak(ledger.course()) if asked.device.startswith("cuda") else None
     return Trace(
         reserved=reserved, loaded=loaded, peak=ledger.at_peak(), timeline=ledger.timeline(), notes=_notes(asked, tracer)
     )
+
+
+def _measure_scratch(tracer: Tracer, ledger: Ledger) -> None:
+    """Fill in what kernels take besides their outputs, of the calls that could make the peak higher."""
+    most = MOST_SCRATCH * torch.get_num_threads()
+    high = {
+        call: live
+        for call, (_, live) in tracer.measurable.items()
+        if call.function in CONVOLUTIONS or live + most > ledger.peak
+    }
+    ordered = sorted(high, key=lambda call: -high[call])
+    chosen, left = ordered[:MOST_PROBES], ordered[MOST_PROBES:]
+    taken = measure_scratch(chosen)
+    ledger.fill({place: taken[call] for call in chosen for place in tracer.measurable[call][0]})
+    tracer.unmeasured |= {_not_counted(call) for call in left}
+
+
+def _not_counted(call: Call) -> str:
+    return CONVOLUTIONS_NOT_COUNTED if call.function in CONVOLUTIONS else PRODUCTS_NOT_COUNTED
 
 
 def _notes(settings: Settings, tracer: Tracer) -> tuple[str, ...]:
@@ -82,8 +113,7 @@ def _notes(settings: Settings, tracer: Tracer) -> tuple[str, ...]:
         )
     if settings.device != "cpu":
         return (f"traced with the CPU's operations; kernels of {settings.device} may take more or less",)
-    notes = (PRODUCTS_NOT_COUNTED,) if settings.compute_dtype == "bfloat16" else ()
-    return (*notes, CONVOLUTIONS_NOT_COUNTED) if tracer.convolved else notes
+    return tuple(sorted(tracer.unmeasured))
 
 
 def _trace_forward(model: Any, settings: Settings, tracer: Tracer) -> None:

@@ -4,6 +4,7 @@ Labels may change as long as the trace runs (a tensor is known to be an activati
 starts), so the book keeps events and answers afterwards. Sizes are bytes.
 """
 
+import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -50,10 +51,10 @@ class Ledger:
     """(number of the storage, change in bytes), in order"""
     _stretches: list[tuple[int, str, str]] = field(default_factory=list)
     """(number of events before it, phase, module)"""
+    _operations: list[object] = field(default_factory=list)
+    """what was being computed at each event"""
     _peak_event: int = 0
-    _peak_phase: str = "load"
-    _peak_module: str = ""
-    _peak_operation: object = ""
+    """number of events up to the highest moment"""
 
     def born(self, num_bytes: int, label: str = "workspace") -> int:
         """Book a new storage and return its number."""
@@ -74,14 +75,38 @@ class Ledger:
         if change == 0:
             return
         self._sizes[number] = rounded
+        self._book(number, change)
+
+    def passing(self, num_bytes: int) -> int:
+        """Book a storage that is given back at once, maybe of no size yet, and return where `fill` finds it."""
+        number, place = len(self._sizes), len(self._events)
+        self._sizes.append(0)
+        self._labels.append("workspace")
+        rounded = -(-num_bytes // self.granularity) * self.granularity
+        self._book(number, rounded)
+        self._book(number, -rounded)
+        return place
+
+    def fill(self, sizes: Mapping[int, int]) -> None:
+        """Book other sizes at places that `passing` gave, and find the highest moment again."""
+        for place, num_bytes in sizes.items():
+            number, _ = self._events[place]
+            rounded = -(-num_bytes // self.granularity) * self.granularity
+            self._events[place], self._events[place + 1] = (number, rounded), (number, -rounded)
+        total = self.peak = self._peak_event = 0
+        for index, (_, change) in enumerate(self._events):
+            total += change
+            if total > self.peak:
+                self.peak, self._peak_event = total, index + 1
+
+    def _book(self, number: int, change: int) -> None:
         if not self._stretches or self._stretches[-1][1:] != (self.phase, self.module):
             self._stretches.append((len(self._events), self.phase, self.module))
         self._events.append((number, change))
+        self._operations.append(self.operation)
         self.total += change
         if self.total > self.peak:
-            self.peak = self.total
-            self._peak_event, self._peak_phase, self._peak_module = len(self._events), self.phase, self.module
-            self._peak_operation = self.operation
+            self.peak, self._peak_event = self.total, len(self._events)
 
     def relabel(self, number: int, label: str) -> None:
         """Say what a storage turned out to be, for all of its life."""
@@ -107,10 +132,12 @@ class Ledger:
         by_category = dict.fromkeys(CATEGORIES, 0)
         for number, change in self._events[: self._peak_event]:
             by_category[self._labels[number]] += change
-        return Moment(
-            phase=self._peak_phase, module=self._peak_module, total=self.peak, by_category=by_category,
-            operation=str(self._peak_operation),
-        )  # fmt: skip
+        if self._peak_event == 0:
+            return Moment(phase="load", module="", total=0, by_category=by_category)
+        last = bisect.bisect_left(self._stretches, self._peak_event, key=lambda stretch: stretch[0]) - 1
+        _, phase, module = self._stretches[last]
+        operation = str(self._operations[self._peak_event - 1])
+        return Moment(phase=phase, module=module, total=self.peak, by_category=by_category, operation=operation)
 
     def timeline(self) -> tuple[Moment, ...]:
         """Return the highest moment of each stretch, in order of time."""

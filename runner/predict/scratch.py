@@ -12,15 +12,20 @@ _aten = torch.ops.aten
 _FLASH = _aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 _PLAIN_PRODUCTS = frozenset({_aten.mm.default, _aten.bmm.default})
-_PRODUCTS = _PLAIN_PRODUCTS | {_aten.addmm.default, _aten.baddbmm.default}
+PRODUCTS = _PLAIN_PRODUCTS | {_aten.addmm.default, _aten.baddbmm.default}
+_ELEMENTWISE = frozenset(
+    getattr(_aten, name).Tensor for name in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_")
+)
 _ONEDNN_LEAST = 16 * 16 * 16
 """multiplications below which torch leaves a product to other kernels (mkldnn_gemm_min_size, in mkldnn/Matmul.cpp)"""
 _KV_SPLIT = 512
-_CONVOLUTIONS = frozenset({_aten.convolution.default, _aten.convolution_backward.default})
+CONVOLUTIONS = frozenset({_aten.convolution.default, _aten.convolution_backward.default})
 PRODUCTS_NOT_COUNTED = (
-    "scratch of oneDNN's bfloat16 products is not counted: at most about 1.4 MiB a thread, by the processor"
+    "scratch of oneDNN's large products is not counted: at most about 1.4 MiB a thread, by the processor"
 )
-CONVOLUTIONS_NOT_COUNTED = "scratch of convolutions is not counted: about as much as their input and weights"
+MOST_SCRATCH = 3 * 2**19
+"""bytes a thread that oneDNN takes for a product, at most, as far as was seen"""
+CONVOLUTIONS_NOT_COUNTED = "scratch of large convolutions is not counted: about as much as their input and weights"
 
 
 def scratch(func: Any, args: tuple[Any, ...]) -> int:
@@ -29,14 +34,35 @@ def scratch(func: Any, args: tuple[Any, ...]) -> int:
         return _flash(args[0], args[1])
     if func is _FLASH_BACKWARD:
         return _flash_backward(args[1], args[2])
-    if func in _PRODUCTS:
-        return _copies_for_onednn(*args[-2:] if func in _PLAIN_PRODUCTS else args[1:3])
+    if func in PRODUCTS and is_onednn_product(func, args):
+        return sum(0 if _is_plain(value) else value.numel() * value.element_size() for value in _factors(func, args))
+    if func in _ELEMENTWISE:
+        return _casts(*args[:2])
     return 0
 
 
-def is_convolution(func: Any) -> bool:
-    """Whether `func` takes scratch that `scratch` does not know."""
-    return func in _CONVOLUTIONS
+def is_onednn_product(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether torch hands this product, one of PRODUCTS, to oneDNN.
+
+    Operands that are neither plain nor transposed are then copied first. A weight that is expanded over the batch is
+    such a one: its copy is as large as the weight times the batch (mkldnn_matmul in
+    aten/src/ATen/native/mkldnn/Matmul.cpp).
+    """
+    first, second = _factors(func, args)
+    return _onednn_computes(first.dtype) and first.numel() * second.shape[-1] > _ONEDNN_LEAST
+
+
+def _casts(first: Any, second: Any) -> int:
+    """Operands that are not of the dtype of the computation are cast as wholes before (TensorIteratorBase)."""
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor) or first.dtype is second.dtype:
+        return 0
+    common = torch.result_type(first, second)
+    return sum(value.numel() * common.itemsize for value in (first, second) if value.dtype is not common and value.ndim)
+
+
+def _factors(func: Any, args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = args[:2] if func in _PLAIN_PRODUCTS else args[1:3]
+    return first, second
 
 
 def _flash(query: torch.Tensor, key: torch.Tensor) -> int:
@@ -54,17 +80,6 @@ def _flash_backward(query: torch.Tensor, key: torch.Tensor) -> int:
     rows, columns = _blocks(query, key)
     reduced = 2 * 2 * rows * columns if query.element_size() == 2 else 0
     return torch.get_num_threads() * (4 * (2 * rows * columns + rows) + reduced)
-
-
-def _copies_for_onednn(first: torch.Tensor, second: torch.Tensor) -> int:
-    """Operands that are neither plain nor transposed are copied first, where oneDNN computes the dtype.
-
-    A weight that is expanded over the batch is such a one: its copy is as large as the weight times the batch
-    (mkldnn_matmul in aten/src/ATen/native/mkldnn/Matmul.cpp).
-    """
-    if not _onednn_computes(first.dtype) or first.numel() * second.shape[-1] <= _ONEDNN_LEAST:
-        return 0
-    return sum(0 if _is_plain(value) else value.numel() * value.element_size() for value in (first, second))
 
 
 @cache

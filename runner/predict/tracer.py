@@ -3,6 +3,8 @@
 This module imports torch; import it inside functions.
 """
 
+import linecache
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -17,12 +19,29 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner.predict.ledger import Ledger
-from runner.predict.scratch import is_convolution, scratch
+from runner.predict.probe import Call, call_of
+from runner.predict.scratch import (
+    CONVOLUTIONS,
+    CONVOLUTIONS_NOT_COUNTED,
+    PRODUCTS,
+    PRODUCTS_NOT_COUNTED,
+    is_onednn_product,
+    scratch,
+)
 
 _aten = torch.ops.aten
 _ADD = _aten.add.Tensor
+_VIEW = _aten.view.default
 _ITEM = _aten._local_scalar_dense.default
 _GROUPED: Any = _aten._grouped_mm.default if hasattr(_aten, "_grouped_mm") else None
+
+
+_INTO_ZEROS: dict[Any, Any] = {
+    _aten.index_put.default: _aten.index_put_.default,
+    _aten.scatter.src: _aten.scatter_.src,
+}
+"""What gradients of a selection do with their zeros: out of place where a tensor is a subclass, which a mode makes them
+look like, in place in a real run (index_backward in torch/csrc/autograd/FunctionsManual.cpp)."""
 
 
 class ValueRead(Exception):
@@ -44,11 +63,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """whether new storages are left out of the book, for all of their life"""
         self.finished: Callable[[], bool] = lambda: True
         """whether generate's loop may end: the answer to its only question about values"""
+        self.measurable: dict[Call, tuple[list[int], int]] = {}
+        """calls whose scratch can be measured → their places in the ledger, and most bytes that were live at one"""
         self._numbers: dict[int, int] = {}
         """address of a live storage → its number in the ledger"""
         self._watches: dict[int, Any] = {}
-        self.convolved = False
-        """whether a convolution ran"""
+        self.unmeasured: set[str] = set()
+        """what is to be said about scratch that is neither known nor measurable"""
         self._ignored: set[int] = set()
         self._born_forward: set[int] = set()
         self._previous: Any = None
@@ -70,19 +91,38 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._read(func, args, kwargs)
         self._previous = self.ledger.operation = func
         run = _grouped_product if func is _GROUPED else func
+        if in_backward and func in _INTO_ZEROS and _from_engine(sys._getframe(1)):
+            run = _INTO_ZEROS[func]
         result = run(*args, **(kwargs or {}))
-        if is_convolution(func):
-            self.convolved = True
         if isinstance(result, torch.Tensor):
+            if func is _VIEW:
+                result = _with_usual_strides(result)
             self.follow(result, sys._getframe(1))
         elif isinstance(result, (tuple, list)):
             caller = sys._getframe(1)
             for value in result:
                 if isinstance(value, torch.Tensor):
                     self.follow(value, caller)
-        if self.on_cpu and (passing := scratch(func, args)):
-            self.ledger.died(self.ledger.born(passing))
+        if self.on_cpu:
+            self._book_scratch(func, args)
         return result
+
+    def _book_scratch(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Book what the kernel takes and gives back: by formula, and where it can be measured, to be filled in."""
+        known, live = scratch(func, args), self.ledger.total
+        call = call_of(func, args)
+        if call is None:
+            if func in CONVOLUTIONS:
+                self.unmeasured.add(CONVOLUTIONS_NOT_COUNTED)
+            elif func in PRODUCTS and is_onednn_product(func, args):
+                self.unmeasured.add(PRODUCTS_NOT_COUNTED)
+            if known:
+                self.ledger.passing(known)
+            return
+        place = self.ledger.passing(known)
+        calls, highest = self.measurable.setdefault(call, ([], 0))
+        calls.append(place)
+        self.measurable[call] = (calls, max(highest, live))
 
     def follow(self, tensor: torch.Tensor, caller: Any = None) -> int:
         """Book the storage of `tensor` if it is new or has another size, and return its number."""
@@ -174,6 +214,10 @@ def _known_answer(frame: Any, *, asked_for_all: bool, finished: Callable[[], boo
         return asked_for_all and name != "_prepare_decoder_input_ids_for_generation"
     if name == "warn_if_padding_and_no_attention_mask":
         return False
+    if "/transformers/models/" in file:
+        asked = linecache.getline(file, frame.f_lineno) + linecache.getline(file, frame.f_lineno + 1)
+        if any(f"{question}(" in asked for question in ("isfinite", "isinf", "isnan")):
+            return "isfinite(" in asked  # the values that half precision is clamped for are not there
     if "dropout_probability" in frame.f_locals and getattr(frame.f_locals.get("self"), "layerdrop", 1.0) == 0.0:
         return False
     if file.endswith("amp/grad_scaler.py"):
@@ -181,6 +225,18 @@ def _known_answer(frame: Any, *, asked_for_all: bool, finished: Callable[[], boo
     if "/torch/optim/" in file:
         return 1.0  # a step's number or a norm: it scales, it allocates nothing
     return None
+
+
+def _with_usual_strides(view: torch.Tensor) -> torch.Tensor:
+    """Give dimensions of size 1 the stride that they have in a real contiguous view.
+
+    Fake tensors keep others there, and matmul decides by them whether it folds a batch (should_fold in
+    aten/src/ATen/native/LinearAlgebra.cpp): unfolded, a decode step would copy each weight for oneDNN.
+    """
+    if 1 not in view.shape or not view.is_contiguous():
+        return view
+    strides = [math.prod(view.shape[index + 1 :]) for index in range(view.dim())]
+    return view if list(view.stride()) == strides else view.as_strided(view.shape, strides, view.storage_offset())
 
 
 def _grouped_product(first: torch.Tensor, second: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -204,10 +260,7 @@ def _accumulate(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor | Non
     """
     if not isinstance(second, torch.Tensor) or first.shape != second.shape or first.dtype != second.dtype:
         return None
-    for target, other in ((first, second), (second, first)):
-        if _counts(target) == count_free_gradients() and _is_dense(target):
-            return target.add_(other)
-    return None
+    return first.add_(second) if _counts(first) == count_free_gradients() and _is_dense(first) else None
 
 
 def _counts(tensor: torch.Tensor) -> tuple[int, int]:

@@ -40,11 +40,12 @@ def cells(model_type: str) -> Iterator[tuple[str, Settings]]:
             pure = replace(base, parameter_dtype=base.compute_dtype, autocast=False, grad_scaler=False)
             kinds = [("mixed", base)] if precision != "fp32" else [("", base)]
             kinds += [("pure", pure)] if precision == "bf16" else []
+            kinds += [(name, replace(base, optimizer=name)) for name in ("sgd", "adafactor")]
         for kind, values in kinds:
             for layers in (0, 1, 99) if workload == "train" else (0,):
                 name = {0: "off", 1: "1", 99: "all"}[layers]
                 yield (
-                    f"{workload:8} {precision} {kind:5} ckpt {name:3} {batch}x{length}",
+                    f"{workload:8} {precision} {kind:9} ckpt {name:3} {batch}x{length}",
                     replace(values, checkpointed_layers=layers),
                 )
 
