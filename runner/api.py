@@ -57,15 +57,37 @@ def plan(model: str | Path = "embedded", **options: Any) -> "Plan":
     return made
 
 
-def estimate(model: str | Path = "embedded", **options: Any) -> "dict[str, Footprint]":
-    """Return the predicted footprint of `model` in fp32, bf16 and fp16, without loading it.
+class Estimates(dict[str, "Footprint"]):
+    """Predicted footprints by precision; as text, a table of their parts."""
+
+    def __str__(self) -> str:
+        from runner.predict.footprint import PARTS
+        from runner.units import format_size
+
+        shown = [part for part in PARTS if any(getattr(footprint, part) for footprint in self.values())]
+        rows = [["precision", *(part.replace("_", " ") for part in shown), "peak", "where"]]
+        for precision, footprint in self.items():
+            sizes = (getattr(footprint, part) for part in (*shown, "peak"))
+            rows.append([precision, *(format_size(size) for size in sizes), footprint.where])
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if column in (0, len(row) - 1) else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        )
+
+
+def estimate(model: str | Path = "embedded", **options: Any) -> Estimates:
+    """Return the predicted footprint of `model` in fp32, bf16 and fp16, without loading it; print it for a table.
 
     The options are those of plan().
     """
-    return {
-        precision: plan(model, **{**options, "precision": precision}).footprint
+    return Estimates(
+        (precision, plan(model, **{**options, "precision": precision}).footprint)
         for precision in ("fp32", "bf16", "fp16")
-    }
+    )
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 import runner
 from runner.checkpoint import Checkpoint
 from runner.errors import DoesNotFit, RequestError
-from runner.units import GiB
+from runner.units import GiB, format_size
 from tests.makers import card
 
 
@@ -22,6 +22,16 @@ def test_an_estimate_has_all_precisions_and_half_costs_half(qwen: Checkpoint) ->
     found = runner.estimate(qwen.path or "", workload="load")
     assert list(found) == ["fp32", "bf16", "fp16"]
     assert found["fp32"].parameters == 2 * found["bf16"].parameters == 2 * found["fp16"].parameters
+
+
+def test_an_estimate_prints_as_a_table(qwen: Checkpoint) -> None:
+    found = runner.estimate(qwen.path or "", workload="generate")
+    head, *rows = str(found).splitlines()
+    assert head.split("  ")[0] == "precision"
+    assert all(name in head for name in ("parameters", "kv cache", "peak"))
+    assert "gradients" not in head
+    assert [row.split()[0] for row in rows] == list(found)
+    assert all(format_size(found[row.split()[0]].peak) in row for row in rows)
 
 
 def test_a_plan_can_be_for_a_machine_that_is_not_here(qwen: Checkpoint) -> None:

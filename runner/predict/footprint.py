@@ -3,6 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+PARTS = (
+    "parameters", "buffers", "gradients", "optimizer_state", "activations", "kv_cache", "workspace", "overhead",
+)  # fmt: skip
+"""names of the parts of a Footprint; they sum up to its peak"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
@@ -56,8 +61,5 @@ class Footprint:
     @property
     def largest_part(self) -> tuple[str, int]:
         """The part that takes most at the peak, by its name in words, and its bytes."""
-        names = (
-            "parameters", "buffers", "gradients", "optimizer_state", "activations", "kv_cache", "workspace", "overhead",
-        )  # fmt: skip
-        name = max(names, key=lambda part: int(getattr(self, part)))
+        name = max(PARTS, key=lambda part: int(getattr(self, part)))
         return name.replace("_", " "), int(getattr(self, name))
