@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from runner.units import format_size
@@ -18,18 +18,20 @@ class Claim:
     size: int | None
     """predicted peak and margin in bytes; None is unknown"""
     budget: int | None
-    """what the job may take when it is alone; None is unknown"""
-    in_turn: bool = True
-    """whether it waits behind those that came before it; small and short claims need not"""
+    """what the job may take when it is alone, memory.limit counted in; None is unknown"""
+    free: int | None
+    """what is free in the pool while nobody is inside; None is unknown"""
+    plans: bool = False
+    """whether it only makes a plan, which is soon over: no memory.limit holds for it, and it waits behind nobody"""
 
 
 @dataclass(slots=True)
 class Admission:
     """Lets jobs in, first come first served.
 
-    A job that is alone is let in: whether it fits is its own plan's verdict. Jobs together must fit the smallest of
-    their budgets, so that memory.limit holds for all that run at once. Workers share the server's pages, which each
-    prediction counts again, so together they take less than what is added up here.
+    A job that is alone is let in: whether it fits is its own plan's verdict. Jobs together must fit what is free, and
+    the smallest of their budgets, so that memory.limit holds for all that run at once. Workers share the server's
+    pages, which each prediction counts again, so together they take less than what is added up here.
     """
 
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -73,28 +75,35 @@ class Admission:
         return [other for other in self._inside if other.pool == claim.pool]
 
     def _before(self, claim: Claim) -> list[Claim]:
-        earlier = self._waiting[: self._waiting.index(claim)] if claim.in_turn else []
-        return [other for other in earlier if other.pool == claim.pool and other.in_turn]
+        earlier = [] if claim.plans else self._waiting[: self._waiting.index(claim)]
+        return [other for other in earlier if other.pool == claim.pool and not other.plans]
 
     def _fits(self, claim: Claim) -> bool:
-        others = self._others(claim)
         if self._before(claim):
             return False
-        if not others:
+        together = [claim, *self._others(claim)]
+        if len(together) == 1:
             return True
-        sizes = [other.size for other in (claim, *others)]
-        budgets = [other.budget for other in (claim, *others)]
-        known = [size for size in sizes if size is not None], [budget for budget in budgets if budget is not None]
-        return len(known[0]) == len(sizes) and len(known[1]) == len(budgets) and sum(known[0]) <= min(known[1])
+        working = [other for other in together if not other.plans]
+        return _at_most(together, [other.free for other in together]) and (
+            claim.plans or len(working) == 1 or _at_most(working, [other.budget for other in working])
+        )
 
     def _sentence(self, claim: Claim) -> str:
         others = self._others(claim)
         held = sum(other.size or 0 for other in others)
-        budgets = [other.budget for other in (claim, *others) if other.budget is not None]
+        rooms = [other.free if claim.plans or other.plans else other.budget for other in (claim, *others)]
         names = ", ".join(other.job for other in others) or "none"
         turn = ", ".join(other.job for other in self._before(claim))
         return (
             f"for memory of {claim.pool}: needs {format_size(claim.size)} with its margin; of "
-            f"{format_size(min(budgets, default=None))} job {names} may take {format_size(held)}"
-            + (f"; job {turn} comes first" if turn else "")
+            f"{format_size(min((room for room in rooms if room is not None), default=None))} job {names} may take "
+            f"{format_size(held)}" + (f"; job {turn} comes first" if turn else "")
         )
+
+
+def _at_most(claims: Sequence[Claim], rooms: Sequence[int | None]) -> bool:
+    """Whether the claims fit together into each of the rooms; what is unknown does not."""
+    sizes = [claim.size for claim in claims if claim.size is not None]
+    known = [room for room in rooms if room is not None]
+    return len(sizes) == len(claims) and len(known) == len(rooms) and sum(sizes) <= min(known)

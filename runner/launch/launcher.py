@@ -28,7 +28,7 @@ from runner.config import RunConfig
 from runner.errors import RequestError
 from runner.files import write_whole
 from runner.isolate import terminated_is_interrupted
-from runner.launch.shared import Job, Shared, split_work
+from runner.launch.shared import SWEEP_OVERRIDES, Job, Shared, keep_overrides, split_work
 from runner.logs import handled_by_job, job_logging
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,6 @@ TARGET = f"{PACKAGE}.runner.RunnerLauncher"
 INTERRUPTED = 130
 CARRIER = "runner.launch.handlers"
 """a logger that only carries handlers from logging's configuration to here"""
-OVERRIDES = Path(".hydra") / "overrides.yaml"
-"""in the sweep's folder: what it was asked for, as each job's folder has it; whole also when Hydra's own file is not"""
 
 
 class Preparing(Protocol):
@@ -105,13 +103,15 @@ class RunnerLauncher(Launcher):
         """Run the jobs and return their exit codes; raises KeyboardInterrupt once all are ended after an interrupt."""
         setup_globals()
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
-        _keep_overrides(self.config)
+        _keep_overrides(self.config, anew=False)
         jobs = [(initial_job_idx + index, list(overrides)) for index, overrides in enumerate(job_overrides)]
         at_once = min(self._shared.num_jobs, len(jobs))
         log.info("sweep       %d jobs%s", len(jobs), f", up to {at_once} at once" if at_once > 1 else "")
         with terminated_is_interrupted(), handled_by_job():
             self._describe_machines([overrides for _, overrides in jobs])
-            return self._in_turn(jobs) if self._shared.num_jobs == 1 else self._at_once(jobs)
+            returns = self._in_turn(jobs) if self._shared.num_jobs == 1 else self._at_once(jobs)
+        _keep_overrides(self.config, anew=True)
+        return returns
 
     def _in_turn(self, jobs: list[tuple[int, list[str]]]) -> list[JobReturn]:
         returns = []
@@ -269,7 +269,8 @@ def _save(folder: Path, composed: DictConfig, asked: DictConfig) -> None:
     write_whole(folder / "overrides.yaml", OmegaConf.to_yaml(composed.hydra.overrides.task))
 
 
-def _keep_overrides(config: DictConfig) -> None:
-    path = Path(str(config.hydra.sweep.dir)) / OVERRIDES
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, OmegaConf.to_yaml(config.hydra.overrides))
+def _keep_overrides(config: DictConfig, *, anew: bool) -> None:
+    """Note what the sweep is; one that is there stays until its jobs proved to be those of this command line."""
+    folder = Path(str(config.hydra.sweep.dir))
+    if anew or not (folder / SWEEP_OVERRIDES).exists():
+        keep_overrides(folder, list(config.hydra.overrides.task))

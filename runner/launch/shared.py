@@ -1,15 +1,27 @@
 """What the jobs of one sweep have in common: one description of the machine, one memory, and an end."""
 
+import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import hardware
 from runner.config import HardwareConfig, RunConfig
+from runner.files import write_whole
 from runner.hardware import Hardware, with_limit
 from runner.launch.admission import Admission
+
+SWEEP_OVERRIDES = ".hydra/overrides.yaml"
+"""in a sweep's folder: what it was asked for, written whole or not at all"""
+
+
+def keep_overrides(sweep: Path, overrides: Sequence[str]) -> None:
+    """Note in a sweep's folder what it was asked for, so that it can be resumed."""
+    path = sweep / SWEEP_OVERRIDES
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(list(overrides), indent=1, ensure_ascii=False) + "\n")  # JSON is YAML
 
 
 @dataclass(slots=True)

@@ -55,7 +55,13 @@ class Workers:
 
     def claim(self, plan: Plan, machine: Hardware) -> Claim:
         """Return what the plan's run will take: the predicted peak, and the margin that the fit keeps clear."""
-        return Claim(job=self.job, pool=_pool(machine), size=plan.footprint.peak + plan.margin, budget=plan.budget)
+        return Claim(
+            job=self.job,
+            pool=_pool(machine),
+            size=plan.footprint.peak + plan.margin,
+            budget=plan.budget,
+            free=machine.free,
+        )
 
     @contextlib.contextmanager
     def room_to_plan(self, machine: Hardware, *, tell: Callable[[str], None]) -> Iterator[None]:
@@ -63,9 +69,8 @@ class Workers:
         if machine.is_profile:  # says nothing about the host that plans
             yield
             return
-        on_host = _pool(machine) == "cpu"
-        budget = machine.budget if on_host else machine.host_available
-        claim = Claim(job=self.job, pool="cpu", size=LIBRARIES, budget=budget, in_turn=False)
+        free = machine.host_available
+        claim = Claim(job=self.job, pool="cpu", size=LIBRARIES, budget=free, free=free, plans=True)
         with self.shared.admission.admitted(claim, tell=tell):
             yield
 
