@@ -36,6 +36,6 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what a process that was killed while it wrote has left in `folder`."""
-    for part in folder.glob(f".*{PART}"):
+    """Remove what processes that were killed while they wrote have left below `folder`."""
+    for part in folder.rglob(f".*{PART}"):
         part.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from runner.checkpoint import Checkpoint
 from runner.errors import RequestError, RunnerError
-from runner.files import remove_parts, write_whole
+from runner.files import write_whole
 from runner.hardware import Hardware
 from runner.meter import MemoryStats
 from runner.resolve import Plan
@@ -203,7 +203,6 @@ def clear_folder(folder: Path) -> None:
     """Remove what an earlier attempt of this run left in `folder`, so that old and new do not mix; its log stays."""
     for name in MADE:
         (folder / name).unlink(missing_ok=True)
-    remove_parts(folder)
 
 
 def environment() -> dict[str, Any]:

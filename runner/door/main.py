@@ -12,6 +12,7 @@ from runner.door.help import help_page
 from runner.door.schema import config_folder, register
 from runner.door.task import INTERRUPTED, Task
 from runner.errors import RunnerError
+from runner.files import remove_parts
 
 
 def run_command_line(argv: Sequence[str]) -> int:
@@ -44,6 +45,8 @@ def _run(argv: Sequence[str]) -> int:
         check_overrides(arguments)
     if arguments.runs:
         check_configuration(arguments)
+    if arguments.resume is not None:
+        remove_parts(arguments.resume)
     return _through_hydra(arguments)
 
 
