@@ -17,7 +17,7 @@ from runner.context import RunContext, hydra_text
 from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
 from runner.files import write_whole
 from runner.hardware import Hardware
-from runner.isolate import Message, terminated_is_interrupted
+from runner.isolate import Message, terminated_is_interrupted, undisturbed
 from runner.launch import Shared, Workers, alone
 from runner.logs import terminal_bar
 from runner.meter import MemoryStats
@@ -64,8 +64,9 @@ def run(config: RunConfig, context: RunContext, shared: Shared | None = None) ->
     except Exception as error:
         log.exception("runner itself failed")
         ending = WorkloadError(f"runner itself failed: {type(error).__name__}: {error}")
-    narrator.close()
-    return _complete(recorder, ending)
+    with undisturbed():
+        narrator.close()
+        return _complete(recorder, ending)
 
 
 def reject(context: RunContext, error: RunnerError) -> int:

@@ -112,10 +112,11 @@ def test_an_interrupted_sweep_is_whole_and_can_be_resumed(number: int, at_once: 
     assert "job 2 interrupted: " in sweep.out
 
 
-def test_a_second_ctrl_c_does_not_lose_the_records(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path, "-m", *TRAIN, "workload.steps=100000", "seed=0,1", "hydra.launcher.n_jobs=2")
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_however_often_ctrl_c_is_pressed_no_record_is_lost(at_once: int, tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, "-m", *TRAIN, "workload.steps=100000", "seed=0,1", f"hydra.launcher.n_jobs={at_once}")
     sweep.worker(0)
-    for _ in range(3):
+    for _ in range(5):
         sweep.process.send_signal(signal.SIGINT)
         time.sleep(0.02)
     out, err = sweep.process.communicate(timeout=60)

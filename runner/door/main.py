@@ -13,6 +13,7 @@ from runner.door.schema import config_folder, register
 from runner.door.task import INTERRUPTED, Task
 from runner.errors import RunnerError
 from runner.files import remove_parts
+from runner.isolate import undisturbed
 
 
 def run_command_line(argv: Sequence[str]) -> int:
@@ -66,7 +67,8 @@ def _through_hydra(arguments: Arguments) -> int:
     finally:
         sys.argv = command
         if task.sweep is not None:
-            _tell_sweep(task.sweep)
+            with undisturbed():
+                _tell_sweep(task.sweep)
     return max(task.codes, default=0)
 
 

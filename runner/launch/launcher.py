@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from runner.config import RunConfig
 from runner.errors import RequestError
 from runner.files import write_whole
-from runner.isolate import terminated_is_interrupted
+from runner.isolate import interrupts_call, terminated_is_interrupted
 from runner.launch.shared import SWEEP_OVERRIDES, Job, Shared, keep_overrides, split_work
 from runner.logs import handled_by_job, job_logging
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 PACKAGE = "hydra_plugins"
 TARGET = f"{PACKAGE}.runner.RunnerLauncher"
 """Hydra takes plugins from below this package only, by the name that they are registered under"""
-INTERRUPTED = 130
+INTERRUPTED, FAILED = 130, 5
 CARRIER = "runner.launch.handlers"
 """a logger that only carries handlers from logging's configuration to here"""
 
@@ -125,33 +125,52 @@ class RunnerLauncher(Launcher):
     def _at_once(self, jobs: list[tuple[int, list[str]]]) -> list[JobReturn]:
         """Keep `n_jobs` threads busy; on an interrupt, or an error of ours, end all of them first."""
         returns: dict[int, JobReturn] = {}
-        ended: queue.SimpleQueue[tuple[_Started, int]] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[tuple[_Started, int] | None] = queue.SimpleQueue()  # None: an interrupt
         threads: dict[int, threading.Thread] = {}
+        stop = self._shared.stop
 
         def collect() -> None:
-            started, code = ended.get()
+            told = ended.get()
+            if told is None:
+                stop.ask()
+                return
+            started, code = told
             threads.pop(started.index).join()
             returns[started.index] = self._finish(started, code)
-            if code == INTERRUPTED:
-                raise KeyboardInterrupt
 
-        try:
-            for index, overrides in jobs:
-                while len(threads) >= self._shared.num_jobs:
+        with interrupts_call(lambda: ended.put(None)):  # so that none can come between, however many there are
+            try:
+                for index, overrides in jobs:
+                    while len(threads) >= self._shared.num_jobs:
+                        collect()
+                    if stop.event.is_set():
+                        break
+                    threads[index] = self._thread(self._start(index, overrides), ended)
+            except BaseException:
+                stop.ask()
+                raise
+            finally:
+                while threads:
                     collect()
-                started = self._start(index, overrides)
-                threads[index] = threading.Thread(
-                    target=lambda job: ended.put((job, job.carry_out(self._shared, prefix=f"[{job.index}] "))),
-                    args=(started,), name=f"job-{index}",
-                )  # fmt: skip
-                threads[index].start()
-            while threads:
-                collect()
-        except BaseException:
-            self._shared.stop.ask()
-            _join(list(threads.values()))
-            raise
+        if stop.event.is_set():
+            raise KeyboardInterrupt
         return [returns[index] for index, _ in jobs]
+
+    def _thread(self, started: "_Started", ended: "queue.SimpleQueue[Any]") -> threading.Thread:
+        """Return the running thread of a job, which leaves its exit code in `ended`."""
+
+        def see_through() -> None:
+            code = FAILED
+            try:
+                code = started.carry_out(self._shared, prefix=f"[{started.index}] ")
+            except Exception:
+                log.exception("job %d: runner itself failed", started.index)
+            finally:
+                ended.put((started, code))
+
+        thread = threading.Thread(target=see_through, name=f"job-{started.index}")
+        thread.start()
+        return thread
 
     def _describe_machines(self, job_overrides: list[list[str]]) -> None:
         """Have each machine that the jobs ask for described while none of them runs."""
@@ -213,14 +232,6 @@ class _Started:
         """Do the job in this thread, its words in its own log."""
         with job_logging(self.handlers, prefix):
             return self.job.carry_out(shared)
-
-
-def _join(threads: list[threading.Thread]) -> None:
-    """Wait for threads that were told to end, however often Ctrl-C is pressed."""
-    while any(thread.is_alive() for thread in threads):
-        with contextlib.suppress(KeyboardInterrupt):
-            for thread in threads:
-                thread.join()
 
 
 @contextlib.contextmanager
