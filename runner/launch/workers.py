@@ -14,6 +14,15 @@ from runner.predict.overhead import LIBRARIES
 from runner.resolve import Choice, Plan
 from runner.worker import with_threads
 
+EVERY_WORKERS = (
+    "runner.worker", "runner.limit", "runner.loader", "runner.loader.checks", "runner.loader.source",
+    "runner.predict.dry_run", "runner.steps", "runner.workload", "runner.workload.suits",
+    "transformers.models.auto.tokenization_auto", "transformers.tokenization_utils_fast",
+    "transformers.tokenization_utils_tokenizers", "transformers.convert_slow_tokenizer",
+    "transformers.integrations.mistral",
+)  # fmt: skip
+"""what each of them would import by itself, by the version of transformers; the server passes over what is not there"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
@@ -41,7 +50,7 @@ class Workers:
         """Return what `task` returns in a worker of its own; raises what run_isolated raises."""
         return run_isolated(
             with_threads, self.threads, task, *arguments,
-            on_message=on_message, phase=phase, preload=self.preload, stop=self.shared.stop.event,
+            on_message=on_message, phase=phase, preload=(*EVERY_WORKERS, *self.preload), stop=self.shared.stop.event,
         )  # fmt: skip
 
     def told(self, plan: Plan) -> Plan:
