@@ -14,10 +14,11 @@ from runner import embedded, worker
 from runner.checkpoint import Checkpoint
 from runner.config import Checkpointing, Precision, RunConfig, Source, Workload
 from runner.context import RunContext, hydra_text
+from runner.endings import terminated_is_interrupted, undisturbed
 from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
 from runner.files import write_whole
 from runner.hardware import Hardware
-from runner.isolate import Message, terminated_is_interrupted, undisturbed
+from runner.isolate import Message
 from runner.launch import Shared, Workers, alone
 from runner.logs import terminal_bar
 from runner.meter import MemoryStats

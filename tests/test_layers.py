@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "runner"
 FLOORS = [
-    {"units", "errors", "logs", "embedded", "preload", "fidelity"},
+    {"units", "errors", "logs", "embedded", "preload", "fidelity", "endings"},
     {"settings", "context", "isolate", "meter", "axis", "files"},
     {"config", "limit"},
     {"hardware", "checkpoint"},

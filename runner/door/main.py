@@ -11,9 +11,9 @@ from runner.door.compose import check_configuration, explained
 from runner.door.help import help_page
 from runner.door.schema import config_folder, register
 from runner.door.task import INTERRUPTED, Task
+from runner.endings import undisturbed
 from runner.errors import RunnerError
 from runner.files import remove_parts
-from runner.isolate import undisturbed
 
 
 def run_command_line(argv: Sequence[str]) -> int:

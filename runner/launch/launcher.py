@@ -25,9 +25,9 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config import RunConfig
+from runner.endings import interrupts_call, terminated_is_interrupted
 from runner.errors import RequestError
 from runner.files import write_whole
-from runner.isolate import interrupts_call, terminated_is_interrupted
 from runner.launch.shared import SWEEP_OVERRIDES, Job, Shared, keep_overrides, split_work
 from runner.logs import handled_by_job, job_logging
 
