@@ -216,9 +216,13 @@ class HardwareConfig:
     """what a profile's driver or system keeps of the total"""
     unified: bool = False
     """whether a profile's device and host share one pool"""
+    threads: int | str = AUTO
+    """CPU threads to compute with; auto: torch's choice, in a sweep of several jobs at once a share of the CPUs"""
 
     def __post_init__(self) -> None:
         _expect("hardware.device", self.device, (str,), "auto, cpu, cuda, cuda:N, xpu or mps")
+        if self.threads != AUTO:
+            _at_least_one("hardware.threads", self.threads, or_auto=True)
         for name in ("total", "reserved"):
             value = getattr(self, name)
             if value is not None:
@@ -229,6 +233,11 @@ class HardwareConfig:
 
         if self.name != "detect" and not self.is_profile:
             raise RequestError(f"hardware.name={self.name} is no machine; hardware={self.name} chooses a profile")
+
+    @property
+    def num_threads(self) -> int | None:
+        """The threads asked for; None when the machine decides."""
+        return None if self.threads == AUTO else int(self.threads)
 
     @property
     def is_profile(self) -> bool:

@@ -6,20 +6,24 @@ torch: it reads messages, samples the worker's memory, and outlives whatever kil
 """
 
 import contextlib
+import ctypes
+import gc
 import importlib.util
 import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from runner.endings import terminated_is_interrupted
 from runner.errors import Interrupted, Killed, OutOfMemory, RunnerError, WorkloadError
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,11 @@ TICK = 0.1
 """seconds between two looks at the worker's memory"""
 GRACE = 5.0
 """seconds that an interrupted worker has to end before it is killed"""
+SERVER_GONE = 255
+"""exit code that multiprocessing gives a worker whose server did not live to report one"""
+PR_SET_PDEATHSIG = 1
+"""of Linux' prctl(2)"""
+_PROCESSES = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +61,21 @@ class _Failure:
 
 
 def run_isolated(
-    task: Callable[..., Any], *arguments: Any, on_message: Send, phase: str = "work", preload: Sequence[str] = ()
+    task: Callable[..., Any],
+    *arguments: Any,
+    on_message: Send,
+    phase: str = "work",
+    preload: Sequence[str] = (),
+    stop: threading.Event | None = None,
 ) -> Any:
     """Return what `task(send, *arguments)` returns, computed in a worker process.
 
     `task` and its arguments must be picklable. `on_message` is called in this process for every message, and for
     a sample of the worker's resident bytes every TICK. `phase` is the one it starts in. `preload` names modules
-    that the server may import too; those that do not exist are passed over. Raises the worker's RunnerError;
-    WorkloadError for any other exception in it; OutOfMemory or Killed when it died; Interrupted on SIGINT or SIGTERM.
+    that the server may import too; those that do not exist are passed over. Several threads may each run a task;
+    signals reach the main thread only, so it sets `stop` to have the others' workers ended. Raises the worker's
+    RunnerError; WorkloadError for any other exception in it; OutOfMemory or Killed when it died; Interrupted on
+    SIGINT, SIGTERM or `stop`.
     """
     context = _context(preload)
     receiver, sender = context.Pipe(duplex=False)
@@ -68,9 +84,10 @@ def run_isolated(
     kills_before = _oom_kills()
     with terminated_is_interrupted():
         try:
-            process.start()
+            with _PROCESSES:
+                process.start()
             sender.close()
-            return _follow(process, receiver, on_message=on_message, phase=phase, kills_before=kills_before)
+            return _follow(process, receiver, on_message=on_message, phase=phase, kills_before=kills_before, stop=stop)
         except (KeyboardInterrupt, EOFError) as error:
             if isinstance(error, EOFError):
                 raise WorkloadError("the worker's server did not start; see the messages above") from error
@@ -80,40 +97,64 @@ def run_isolated(
             receiver.close()
 
 
-def _follow(process: Any, receiver: Connection, *, on_message: Send, phase: str, kills_before: int | None) -> Any:
-    """Pass messages on until the worker's result or its end."""
+def _follow(
+    process: Any,
+    receiver: Connection,
+    *,
+    on_message: Send,
+    phase: str,
+    kills_before: int | None,
+    stop: threading.Event | None,
+) -> Any:
+    """Pass messages on until the worker's result or its end; raises KeyboardInterrupt when `stop` is set."""
     start = time.monotonic()
     while True:
         ready = wait([receiver, process.sentinel], timeout=TICK)
+        if stop is not None and stop.is_set():
+            raise KeyboardInterrupt
         on_message(Message(kind="sample", value=(time.monotonic() - start, _resident(process.pid))))
         if receiver in ready:
             try:
                 message = receiver.recv()
             except (EOFError, ConnectionError, OSError):
-                process.join(GRACE)
-                raise _death(process.exitcode, phase, kills_before) from None
+                raise _death(_exit_code(process, GRACE), phase, kills_before) from None
             if message.kind == "phase":
                 phase = message.value
             if message.kind == "result":
-                process.join(GRACE)
+                _exit_code(process, GRACE)
                 return message.value
             if message.kind == "failure":
-                process.join(GRACE)
+                _exit_code(process, GRACE)
                 raise _as_error(message.value)
             if message.kind == "log":
                 logging.getLogger(message.value.name).handle(message.value)
             else:
                 on_message(message)
         elif process.sentinel in ready:
-            process.join(GRACE)
-            raise _death(process.exitcode, phase, kills_before)
+            raise _death(_exit_code(process, GRACE), phase, kills_before)
+
+
+def _exit_code(process: Any, seconds: float | None) -> int | None:
+    """Wait at most `seconds` for the process to end and return its exit code; None if it still runs.
+
+    multiprocessing looks after all its processes whenever it starts or joins one, and the exit code comes out of a
+    pipe that can be read once: two threads must not look at the same time.
+    """
+    if not wait([process.sentinel], timeout=seconds):
+        return None
+    with _PROCESSES:
+        process.join()
+        exitcode: int | None = process.exitcode
+    return exitcode
 
 
 def _work(sender: Connection, level: int, task: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """The worker's whole life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # what the server imported stays; looking through it for garbage takes a quarter of a second each time
     _die_with_parent()
+    _die_with_server()
     lock = threading.Lock()
 
     def send(message: Message) -> None:
@@ -175,6 +216,8 @@ def _as_error(failure: _Failure) -> RunnerError:
 
 def _death(exitcode: int | None, phase: str, kills_before: int | None) -> RunnerError:
     """Return the error for a worker that ended without a result."""
+    if exitcode == SERVER_GONE:
+        return Killed(f"the workers' server was killed, and with it the worker in {phase}")
     if exitcode is None or exitcode >= 0:
         return WorkloadError(f"the worker ended in {phase} with exit code {exitcode} and no result")
     name = signal.Signals(-exitcode).name if -exitcode in signal.valid_signals() else f"signal {-exitcode}"
@@ -209,15 +252,15 @@ def _end(process: Any) -> None:
     if process.pid is None:
         return
     try:
-        if process.is_alive():
+        if _exit_code(process, 0) is None:
             process.terminate()
-            process.join(GRACE)
+            _exit_code(process, GRACE)
     except KeyboardInterrupt:
         log.warning("interrupted again: the worker is killed")
     finally:
-        if process.is_alive():
+        if _exit_code(process, 0) is None:
             process.kill()
-            process.join()
+            _exit_code(process, None)
 
 
 def _die_with_parent() -> None:
@@ -233,22 +276,8 @@ def _die_with_parent() -> None:
     threading.Thread(target=watch, daemon=True, name="watch-parent").start()
 
 
-@contextlib.contextmanager
-def terminated_is_interrupted() -> Iterator[None]:
-    """Treat SIGTERM, and a terminal that closes, like Ctrl-C, so that the worker is ended and the record completed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signals = [signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        signals.append(signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _die_with_server() -> None:
+    """Have Linux end this worker when the server that forked it is gone, which alone can tell how a worker ended."""
+    parent = multiprocessing.parent_process()
+    if sys.platform == "linux" and parent is not None and parent.pid != os.getppid():
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))

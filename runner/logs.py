@@ -1,11 +1,21 @@
 """How a run's words and progress look on a terminal, and in a pipe."""
 
+import contextlib
 import logging
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 LABEL = 12
 """characters of the label at the beginning of a line of ours"""
+
+
+JOB: ContextVar[str] = ContextVar("job", default="")
+"""what lines on the terminal begin with, where several jobs talk at once; a thread begins without"""
+_HANDLERS: ContextVar[Sequence[logging.Handler]] = ContextVar("handlers", default=())
+_PRINTING = threading.Lock()
 
 
 class ConsoleHandler(logging.Handler):
@@ -18,15 +28,64 @@ class ConsoleHandler(logging.Handler):
         """Print one record."""
         try:
             message = record.getMessage()
+            job = JOB.get()
             if record.levelno >= logging.WARNING:
                 shown = message.strip().splitlines()[0] if record.name == "py.warnings" else message
-                print(f"runner: {shown}", file=sys.stderr, flush=True)
+                _print(f"runner: {job}{shown}", sys.stderr)
             else:
-                print(_with_label(message) if sys.stdout.isatty() else message, flush=True)
+                shown = _with_label(message) if sys.stdout.isatty() else message
+                _print("\n".join(job + line for line in shown.splitlines()) if job else shown, sys.stdout)
         except BrokenPipeError:
             raise
         except Exception:
             self.handleError(record)
+
+
+def _print(text: str, stream: Any) -> None:
+    """Print whole lines, also when other threads print."""
+    with _PRINTING:
+        stream.write(text + "\n")
+        stream.flush()
+
+
+class JobHandlers(logging.Handler):
+    """Hands each record to the handlers of the job that its thread works for, or else to those for Hydra's own."""
+
+    def __init__(self, others: Sequence[logging.Handler]) -> None:
+        super().__init__()
+        self._others = others
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand one record on."""
+        for handler in _HANDLERS.get() or self._others:
+            if record.levelno >= handler.level:
+                handler.handle(record)
+
+
+@contextlib.contextmanager
+def handled_by_job() -> Iterator[None]:
+    """Within, records go to the handlers of their thread's job; the root logger's own take what belongs to none."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers[:] = [JobHandlers(before)]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+
+
+@contextlib.contextmanager
+def job_logging(handlers: Sequence[logging.Handler], prefix: str) -> Iterator[None]:
+    """Within, what this thread logs goes to `handlers`, on the terminal with `prefix`; they are closed in the end."""
+    tokens = _HANDLERS.set(handlers), JOB.set(prefix)
+    try:
+        yield
+    finally:
+        _HANDLERS.reset(tokens[0])
+        JOB.reset(tokens[1])
+        for handler in handlers:
+            handler.close()
 
 
 def _with_label(message: str) -> str:

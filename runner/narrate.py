@@ -75,6 +75,10 @@ class Narrator:
         elif plan.forced:
             self.log.warning("forced      it does not fit: %s short (memory.force=true)", format_size(plan.shortfall))
 
+    def waits(self, sentence: str) -> None:
+        """Tell what this run waits for before it may go on."""
+        self.log.info("waits       %s", sentence)
+
     def phase(self, name: str) -> None:
         """Note which phase the worker is in."""
         self._phase = name

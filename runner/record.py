@@ -8,7 +8,6 @@ import secrets
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 
 from runner.checkpoint import Checkpoint
 from runner.errors import RequestError, RunnerError
+from runner.files import write_whole
 from runner.hardware import Hardware
 from runner.meter import MemoryStats
 from runner.resolve import Plan
@@ -28,6 +28,8 @@ RECORD = "record.json"
 PLAN = "plan.json"
 LOG = "run.log"
 PICTURE = "memory.svg"
+MADE = (RECORD, PLAN, PICTURE, "text.txt", "tokens.txt", "losses.csv", "probe.safetensors", "speech.wav")
+"""what a run leaves in its folder, besides its log and Hydra's own files"""
 
 PACKAGES = (
     "torch", "transformers", "hydra-core", "omegaconf", "safetensors", "huggingface-hub", "tokenizers", "numpy",
@@ -197,6 +199,12 @@ def read_record(path: Path) -> dict[str, Any]:
     return values
 
 
+def clear_folder(folder: Path) -> None:
+    """Remove what an earlier attempt of this run left in `folder`, so that old and new do not mix; its log stays."""
+    for name in MADE:
+        (folder / name).unlink(missing_ok=True)
+
+
 def environment() -> dict[str, Any]:
     """Return what a run's result can depend on: versions, platform, git state, variables without secrets."""
     return {
@@ -233,27 +241,8 @@ def reproduce_command(overrides: Sequence[str], *, pinned: Mapping[str, str], co
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> Path:
-    """Write `values` beside `path`, flush them to the disk, and rename them into place."""
-    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    return write_whole(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:

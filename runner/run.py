@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from runner import checkpoint as checkpoints
-from runner import embedded, hardware, worker
+from runner import embedded, worker
 from runner.checkpoint import Checkpoint
 from runner.config import Checkpointing, Precision, RunConfig, Source, Workload
 from runner.context import RunContext, hydra_text
+from runner.endings import terminated_is_interrupted, undisturbed
 from runner.errors import Interrupted, RequestError, RunnerError, WorkloadError
+from runner.files import write_whole
 from runner.hardware import Hardware
-from runner.isolate import Message, run_isolated, terminated_is_interrupted
+from runner.isolate import Message
+from runner.launch import Shared, Workers, alone
 from runner.logs import terminal_bar
 from runner.meter import MemoryStats
 from runner.narrate import Narrator
@@ -42,17 +45,19 @@ TIMELINE_POINTS = 400
 """kept in the record; of the samples that fall together the largest is kept"""
 
 
-def run(config: RunConfig, context: RunContext) -> int:
+def run(config: RunConfig, context: RunContext, shared: Shared | None = None) -> int:
     """Carry one run out, leave its record in the run's folder, and return its exit code.
 
-    Raises nothing that a user's request, the machine's memory or a model can cause.
+    `shared` is what it has in common with the other jobs of its sweep. Raises nothing that a user's request, the
+    machine's memory or a model can cause.
     """
-    recorder = Recorder(config, context)
-    narrator = Narrator(log, bar=terminal_bar())
+    recorder = Recorder(context)
+    shared = shared or alone()
+    narrator = Narrator(log, bar=terminal_bar() if shared.num_jobs == 1 else None)
     ending: RunnerError | None = None
     try:
         with terminated_is_interrupted():  # also between the workers: a checkpoint is fetched and written here
-            _street(config, context, recorder, narrator)
+            _street(config, context, shared, recorder, narrator)
     except RunnerError as error:
         ending = error
     except KeyboardInterrupt:
@@ -60,8 +65,14 @@ def run(config: RunConfig, context: RunContext) -> int:
     except Exception as error:
         log.exception("runner itself failed")
         ending = WorkloadError(f"runner itself failed: {type(error).__name__}: {error}")
-    narrator.close()
-    return _complete(recorder, ending)
+    with undisturbed():
+        narrator.close()
+        return _complete(recorder, ending)
+
+
+def reject(context: RunContext, error: RunnerError) -> int:
+    """Leave the record of a job whose configuration is wrong, and return its exit code."""
+    return _complete(Recorder(context), error)
 
 
 def _complete(recorder: "Recorder", ending: RunnerError | None) -> int:
@@ -80,8 +91,8 @@ def _complete(recorder: "Recorder", ending: RunnerError | None) -> int:
     return 0 if ending is None else ending.exit_code
 
 
-def _street(config: RunConfig, context: RunContext, recorder: "Recorder", narrator: Narrator) -> None:
-    machine = hardware.describe(config.hardware, limit=config.memory.limit_bytes, environment=os.environ)
+def _street(config: RunConfig, context: RunContext, shared: Shared, recorder: "Recorder", narrator: Narrator) -> None:
+    machine = shared.describe(config)
     recorder.write("detect", hardware=machine)
     narrator.hardware(machine)
     if machine.is_profile and config.workload.name is not Workload.plan:
@@ -94,8 +105,13 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder", narrat
     narrator.checkpoint(found)
 
     check_texts(config.workload)
-    plan = _plan(config, machine, found)
-    recorder.write("plan", plan=plan, reproduce=_reproduce(config, context, found, plan))
+    workers = Workers(
+        job=context.folder.name, shared=shared, asked=config.hardware.num_threads, preload=_modeling_module(found)
+    )
+    plan = workers.told(_plan(config, machine, found, workers, narrator))
+    recorder.write(
+        "plan", plan=plan, notes=workers.notes, reproduce=_reproduce(config, context, found, plan, workers.threads)
+    )
     write_plan(plan, context.folder)
     narrator.plan(plan)
     if not plan.fits and not plan.forced:
@@ -104,24 +120,25 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder", narrat
         return
 
     narrator.phase("fetch" if found.source == "hf" else "write")
-    present = checkpoints.materialize(found, config.model, environment=os.environ, progress=narrator.progress)
-    recorder.write("fetch", checkpoint=present, status="running")
-    worked = run_isolated(
-        worker.work, config, plan, machine, present, context.folder,
-        on_message=recorder.message(narrator), phase="load", preload=_modeling_module(present),
-    )  # fmt: skip
+    progress = shared.stop.guarded(narrator.progress)
+    present = checkpoints.materialize(found, config.model, environment=os.environ, progress=progress)
+    recorder.lap("fetch")
+    with shared.admission.admitted(workers.claim(plan, machine), tell=narrator.waits):
+        recorder.write("wait", checkpoint=present, status="running")
+        worked = workers.run(
+            worker.work, config, plan, machine, present, context.folder,
+            on_message=recorder.message(narrator), phase="load",
+        )  # fmt: skip
     recorder.finish(worked)
     narrator.outcome(worked.outcome, plan, recorder.record)
 
 
-def _plan(config: RunConfig, machine: Hardware, found: Checkpoint) -> Plan:
+def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, workers: Workers, narrator: Narrator) -> Plan:
     """Return the plan: from headers alone where they can answer, else traced in a worker."""
     if config.workload.name is Workload.plan and config.workload.planned is Workload.load:
         return resolve(config, machine, found, predict=lambda settings: predict(found, settings, machine), num_layers=0)
-    plan: Plan = run_isolated(
-        worker.make_plan, config, machine, found,
-        on_message=lambda message: None, phase="plan", preload=_modeling_module(found),
-    )  # fmt: skip
+    with workers.room_to_plan(machine, tell=narrator.waits):
+        plan: Plan = workers.run(worker.make_plan, config, machine, found, on_message=lambda _: None, phase="plan")
     return plan
 
 
@@ -131,7 +148,7 @@ def _modeling_module(checkpoint: Checkpoint) -> tuple[str, ...]:
     return (f"transformers.models.{name}.modeling_{name}",) if name.isidentifier() else ()
 
 
-def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, plan: Plan) -> str:
+def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, plan: Plan, threads: int | None) -> str:
     """Return the command that repeats this run, with what `auto` became written out."""
     pinned: dict[str, str] = {}
     if config.precision.name is Precision.auto:
@@ -144,6 +161,8 @@ def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, p
         pinned["model.revision"] = checkpoint.revision
     if config.source is Source.local and checkpoint.path is not None:
         pinned["model.path"] = hydra_text(str(checkpoint.path.resolve()))
+    if threads is not None:
+        pinned["hardware.threads"] = str(threads)  # sums of floats come out otherwise in other numbers of parts
     for key in ("prompt_file", "text_file"):
         value = getattr(config.workload, key)
         if value is not None:
@@ -155,7 +174,6 @@ def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, p
 class Recorder:
     """The run's record as it grows, and its copy on the disk."""
 
-    config: RunConfig
     context: RunContext
     record: Record = field(init=False)
     _began: float = field(init=False)
@@ -182,14 +200,17 @@ class Recorder:
 
     def write(self, lap: str | None = None, **changes: Any) -> None:
         """Take `changes` into the record, book the time since the last lap under `lap`, and write the file."""
-        now = time.monotonic()
-        timing = dict(self.record.timing)
         if lap is not None:
-            timing[lap] = now - self._lap
-            self._lap = now
-        timing["total"] = now - self._began
+            self.lap(lap)
+        timing = {**self.record.timing, "total": time.monotonic() - self._began}
         self.record = dataclasses.replace(self.record, timing=timing, **changes)
         write_record(self.record, self.context.folder)
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under `name`."""
+        now = time.monotonic()
+        self.record = dataclasses.replace(self.record, timing={**self.record.timing, name: now - self._lap})
+        self._lap = now
 
     def message(self, narrator: Narrator) -> Any:
         """Return the function that takes a worker's messages into the record."""
@@ -213,7 +234,7 @@ class Recorder:
 
     def draw(self) -> None:
         """Write the picture of the run's memory."""
-        (self.context.folder / PICTURE).write_text(memory_picture(self.record), encoding="utf-8")
+        write_whole(self.context.folder / PICTURE, memory_picture(self.record))
 
     def finish(self, worked: worker.Worked) -> None:
         """Take a worker's result into the record."""

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,18 @@ class Stopwatch:
         now = time.monotonic()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._began
         self._began = now
+
+
+def with_threads(send: Send, num_threads: int | None, task: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what `task` returns, torch computing with so many CPU threads; None leaves it its own choice.
+
+    The plan is made so too: what kernels allocate for each thread is predicted for as many as will run.
+    """
+    if num_threads is not None:
+        import torch
+
+        torch.set_num_threads(num_threads)
+    return task(send, *arguments)
 
 
 def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Checkpoint) -> Plan:

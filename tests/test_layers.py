@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "runner"
 FLOORS = [
-    {"units", "errors", "logs", "embedded", "preload", "fidelity"},
-    {"settings", "context", "isolate", "meter", "axis"},
+    {"units", "errors", "logs", "embedded", "preload", "fidelity", "endings"},
+    {"settings", "context", "isolate", "meter", "axis", "files"},
     {"config", "limit"},
     {"hardware", "checkpoint"},
     {"steps"},
@@ -18,6 +18,7 @@ FLOORS = [
     {"resolve", "loader"},
     {"record", "workload"},
     {"narrate", "picture", "worker", "compare"},
+    {"launch"},
     {"run", "report"},
     {"door", "api"},
     {"__main__", "__init__"},

@@ -5,12 +5,11 @@ import dataclasses
 import io
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from runner import files
 from runner.compare.rows import Row
 from runner.errors import RequestError
 
@@ -44,17 +43,7 @@ def write_whole(path: Path, text: str) -> None:
     Raises RequestError when it cannot be written.
     """
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(descriptor, "w", encoding="utf-8", newline="", errors="replace") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        files.write_whole(path, text)
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -64,9 +53,3 @@ def _plain(row: Row) -> dict[str, Any]:
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in dataclasses.asdict(row).items()
     }
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

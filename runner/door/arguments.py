@@ -1,6 +1,7 @@
 """Read the command line as Hydra will, and tell a mistake in one line before Hydra sees it."""
 
 import argparse
+import contextlib
 import dataclasses
 import os
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import NoReturn
 from runner.context import hydra_text
 from runner.door.schema import choices, groups, keys, options
 from runner.errors import RequestError
+from runner.launch import SWEEP_OVERRIDES, keep_overrides
 
 HINTS = {
     # what people type → what is meant here
@@ -42,6 +44,7 @@ HINTS = {
 
 
 RESUME = "sweep.resume="
+NUM_JOBS = "hydra.launcher.n_jobs"
 
 FREE_TEXT = (
     "workload.prompt", "workload.prompt_file", "workload.text", "workload.text_file", "model.path", "model.cache",
@@ -90,10 +93,15 @@ def read_arguments(argv: Sequence[str]) -> Arguments:
     if config_dir is not None and not config_dir.is_dir():
         raise RequestError(f"--config-dir {config_dir} is not a folder")
     asked = [item for item in given.overrides if not item.startswith(RESUME)]
+    hydras = [item for item in asked if _is_hydras(item)]
     resume = next((Path(item.removeprefix(RESUME)) for item in given.overrides if item.startswith(RESUME)), None)
     more: tuple[str, ...] = ()
     if resume is not None:
-        asked = asked or _sweep_overrides(resume)
+        if len(hydras) == len(asked):
+            asked = [*_sweep_overrides(resume), *hydras]
+        else:
+            with contextlib.suppress(RequestError):  # the first time there is nothing yet
+                _sweep_overrides(resume)
         more = (f"hydra.sweep.dir={hydra_text(str(resume))}",)
         if not given.multirun:
             flags.append("-m")
@@ -105,17 +113,38 @@ def read_arguments(argv: Sequence[str]) -> Arguments:
 
 
 def _sweep_overrides(folder: Path) -> list[str]:
-    """Return the overrides that a sweep was started with; raises RequestError when `folder` holds none."""
+    """Return the overrides that a sweep was started with; raises RequestError when `folder` holds none.
+
+    Our own note is asked first: Hydra writes its file anew whenever the sweep is resumed, whatever is asked for then,
+    and not whole or not at all. A sweep of another launcher has Hydra's file only: then the note is made from it.
+    """
     import yaml
 
-    path = folder / "multirun.yaml"
+    own, hydras = folder / SWEEP_OVERRIDES, folder / "multirun.yaml"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return [str(item) for item in values["hydra"]["overrides"]["task"]]
+        if own.exists():
+            return [str(item) for item in yaml.safe_load(own.read_text(encoding="utf-8"))]
+        values = yaml.safe_load(hydras.read_text(encoding="utf-8"))
+        overrides = [str(item) for item in values["hydra"]["overrides"]["task"]]
+        keep_overrides(folder, overrides)
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         raise RequestError(
             f"{RESUME}{folder}: there is no sweep to go on with; give the folder that holds its multirun.yaml"
         ) from None
+    return overrides
+
+
+def _is_hydras(override: str) -> bool:
+    """Whether an override is for Hydra itself, and no part of what a job is."""
+    bare = override.partition("=")[0].lstrip("+~")
+    return bare.split(".")[0] == "hydra" or bare.startswith("hydra/")
+
+
+def _check_num_jobs(override: str, overrides: Sequence[str]) -> None:
+    key, _, value = override.partition("=")
+    another = any(item.startswith("hydra/launcher=") and item != "hydra/launcher=runner" for item in overrides)
+    if key.lstrip("+") == NUM_JOBS and not another and not (value.isdecimal() and int(value) >= 1):
+        raise RequestError(f"{NUM_JOBS}={value}: how many jobs may run at once is a whole number, 1 or more")
 
 
 def _quoted(override: str) -> str:
@@ -129,7 +158,8 @@ def check_overrides(arguments: Arguments) -> None:
     for override in arguments.overrides:
         key, equals, value = override.partition("=")
         bare = key.lstrip("+~").partition("@")[0]
-        if bare.split(".")[0] == "hydra" or bare.startswith("hydra/"):
+        if _is_hydras(override):
+            _check_num_jobs(override, arguments.overrides)
             continue
         if not equals:
             _no_value(override, arguments.config_dir)

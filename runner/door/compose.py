@@ -17,11 +17,19 @@ MOST_JOBS_CHECKED = 64
 def check_configuration(arguments: Arguments) -> None:
     """Compose what would run, for a sweep each value once, and raise RequestError for the first mistake."""
     from hydra import compose, initialize_config_dir
+    from omegaconf import open_dict
+
+    from runner.launch.launcher import check_launcher
 
     with explained(), initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
         extra = [f"hydra.searchpath=[file://{arguments.config_dir.resolve()}]"] if arguments.config_dir else []
         for overrides in itertools.islice(_each_value(arguments), MOST_JOBS_CHECKED):
-            to_run_config(compose(arguments.flags.config_name or "run", overrides=[*overrides, *extra]))
+            name = arguments.flags.config_name or "run"
+            composed = compose(name, overrides=[*overrides, *extra], return_hydra_config=True)
+            check_launcher(composed.hydra)
+            with open_dict(composed):
+                del composed["hydra"]
+            to_run_config(composed)
 
 
 def to_run_config(composed: Any) -> RunConfig:

@@ -17,6 +17,8 @@ Examples
   python -m runner hardware=tesla_t4_16gb workload=plan       would it fit on a card that is not here?
   python -m runner sweep.resume=outputs/multirun/DATE/TIME    run what a sweep lacks, or what failed in it
   python -m runner -m precision=fp32,bf16,fp16 memory=checkpointing_on,checkpointing_off workload=train
+  python -m runner -m seed=0,1,2,3 hydra.launcher.n_jobs=2    up to two jobs at once, as far as their predicted memory
+                                                              fits together; each gets its share of the CPUs
 
 Exit codes
   0 completed · 2 the request is wrong · 3 refused: it does not fit · 4 out of memory · 5 the workload failed

@@ -54,11 +54,14 @@ def register() -> None:
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
+    from runner.launch.launcher import register_launcher
+
     schema = OmegaConf.structured(RunConfig)
     for node in (schema, *(schema._get_node(name) for name in groups())):
         node._set_flag("readonly", False)  # the dataclasses are frozen; Hydra merges into the schema
     ConfigStore.instance().store(name="run_schema", node=schema)
     OmegaConf.register_new_resolver("run_folder", _claim_folder, use_cache=True, replace=True)
+    register_launcher()
 
 
 def _claim_folder(path: str) -> str:

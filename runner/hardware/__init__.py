@@ -3,6 +3,6 @@
 from runner.hardware.detect import describe, detect
 from runner.hardware.profiles import profile
 from runner.hardware.sources import Sources
-from runner.hardware.value import Hardware
+from runner.hardware.value import Hardware, with_limit
 
-__all__ = ["Hardware", "Sources", "describe", "detect", "profile"]
+__all__ = ["Hardware", "Sources", "describe", "detect", "profile", "with_limit"]

@@ -1,7 +1,7 @@
 """The machine as a value, and the pieces that it is put together from."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.units import format_size
 
@@ -142,3 +142,9 @@ def settle_budget(figures: Sequence[Figure], limit: int | None) -> tuple[Figure,
         return Figure(limit, "memory.limit"), ()
     note = f"memory.limit={format_size(limit)} is not below what is free, {format_size(left.value)} ({left.source})"
     return left, (note,)
+
+
+def with_limit(machine: Hardware, limit: int | None) -> Hardware:
+    """Return a machine that was described without a limit as it is with memory.limit, in bytes."""
+    budget, notes = settle_budget([Figure(machine.budget, machine.budget_source)], limit)
+    return replace(machine, budget=budget.value, budget_source=budget.source, notes=(*machine.notes, *notes))

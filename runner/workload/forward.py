@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from runner.files import written_aside
 from runner.workload.job import Job
 from runner.workload.outcome import Outcome, all_finite, mean, require_finite
 from runner.workload.prompt import prompt_batch
@@ -61,7 +62,8 @@ def save_probe(tensors: dict[str, Any], folder: Path) -> str:
     """Write a sample of the outputs as float32 and return the file's name."""
     from safetensors.torch import save_file
 
-    save_file({name: value.detach().float().cpu().contiguous() for name, value in tensors.items()}, folder / PROBE)
+    with written_aside(folder / PROBE) as part:
+        save_file({name: value.detach().float().cpu().contiguous() for name, value in tensors.items()}, part)
     return PROBE
 
 

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from runner.files import write_whole
 from runner.workload.forward import synchronize
 from runner.workload.job import Job
 from runner.workload.outcome import Outcome, require_finite
@@ -82,8 +83,8 @@ def _text(job: Job, ids: Any) -> tuple[str | None, str]:
     """Write the first row of the batch, as text where there is a tokenizer, and return it and the file's name."""
     tokenizer = job.loaded.tokenizer
     if tokenizer is None:
-        (job.folder / TOKENS).write_text(" ".join(str(int(token)) for token in ids) + "\n", encoding="utf-8")
+        write_whole(job.folder / TOKENS, " ".join(str(int(token)) for token in ids) + "\n")
         return None, TOKENS
     text: str = tokenizer.decode(ids, skip_special_tokens=True)
-    (job.folder / TEXT).write_text(text + "\n", encoding="utf-8")
+    write_whole(job.folder / TEXT, text + "\n")
     return text, TEXT

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import WorkloadError
+from runner.files import written_aside
 from runner.settings import Settings
 from runner.workload.forward import synchronize
 from runner.workload.job import Job
@@ -169,7 +170,7 @@ def _check(witness: Witness, job: Job) -> None:
 
 
 def _write_losses(path: Path, losses: list[float], seconds: list[float]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with written_aside(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["step", "loss", "seconds"])
         writer.writerows([index + 1, repr(loss), f"{time_taken:.6f}"] for index, (loss, time_taken)
