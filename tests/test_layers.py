@@ -18,6 +18,7 @@ FLOORS = [
     {"resolve", "loader"},
     {"record", "workload"},
     {"narrate", "picture", "worker", "compare"},
+    {"tracker"},
     {"run", "report"},
     {"door", "api"},
     {"__main__", "__init__"},

@@ -10,6 +10,7 @@ from runner.config import RunConfig
 from runner.door.arguments import Arguments
 from runner.door.schema import config_folder, keys
 from runner.errors import RequestError, RunnerError
+from runner.tracker import check_installed
 
 MOST_JOBS_CHECKED = 64
 
@@ -21,7 +22,8 @@ def check_configuration(arguments: Arguments) -> None:
     with explained(), initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
         extra = [f"hydra.searchpath=[file://{arguments.config_dir.resolve()}]"] if arguments.config_dir else []
         for overrides in itertools.islice(_each_value(arguments), MOST_JOBS_CHECKED):
-            to_run_config(compose(arguments.flags.config_name or "run", overrides=[*overrides, *extra]))
+            config = to_run_config(compose(arguments.flags.config_name or "run", overrides=[*overrides, *extra]))
+            check_installed(config.tracker)
 
 
 def to_run_config(composed: Any) -> RunConfig:
