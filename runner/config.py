@@ -65,6 +65,14 @@ class OptimizerImplementation(Enum):
     fused = "fused"
 
 
+class Tracker(Enum):
+    """The experiment log that a run is told to, besides its record."""
+
+    none = "none"
+    mlflow = "mlflow"
+    tensorboard = "tensorboard"
+
+
 class Attention(Enum):
     """The attention implementation that transformers is asked for."""
 
@@ -268,6 +276,24 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerConfig:
+    """Where else a run is logged."""
+
+    name: Tracker = Tracker.none
+    """none | mlflow | tensorboard"""
+    uri: str = AUTO
+    """MLflow's tracking URI, or the folder of the events; auto: in outputs"""
+    experiment: str = "runner"
+    """the experiment that the runs go to"""
+
+    def __post_init__(self) -> None:
+        for name in ("uri", "experiment"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise RequestError(f"tracker.{name}={value!r} is not text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """One run, as asked."""
 
@@ -277,6 +303,7 @@ class RunConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
     memory_efficient: bool = True
     """false: no memory-saving feature is used and nothing is conceded"""
     seed: int = 0

@@ -27,7 +27,8 @@ class Fidelity:
     outputs: str
     """what was compared: logits, embedding or losses"""
     kl: float | None = None
-    """mean over positions of KL(reference ‖ run) of the next-token distributions, in nats"""
+    """mean over positions of KL(reference ‖ run) of the next-token distributions, in nats; of two generations
+    only the positions with the same tokens before them count"""
     top1_agreement: float | None = None
     """share of positions at which both find the same token likeliest, 0 to 1"""
     cosine: float | None = None
@@ -81,7 +82,7 @@ def _same_inputs(record: Mapping[str, Any]) -> str:
     settings = _mapping(record["plan"].get("settings"))
     kept = (
         "workload", "micro_batch_size", "sequence_length", "steps", "grad_accum_steps", "optimizer", "learning_rate",
-        "weight_decay", "momentum", "seed",
+        "weight_decay", "momentum", "temperature", "seed",
     )  # fmt: skip
     asked = _mapping(_mapping(record.get("config")).get("workload"))
     words = [asked.get(name) for name in ("prompt", "prompt_file", "text_file")]
@@ -94,7 +95,12 @@ def _same_inputs(record: Mapping[str, Any]) -> str:
 
 def _compare(job: str, reference: Outputs, run: Outputs) -> Fidelity | None:
     for name, array in run.items():
+        if name == "tokens":
+            continue
         expected = reference.get(name)
+        if "tokens" in run and "tokens" in reference and expected is not None:
+            both = _same_history(reference["tokens"], run["tokens"])
+            expected, array = expected[:both], array[:both]
         if expected is None or expected.shape != array.shape:
             continue
         if name == "losses":
@@ -104,6 +110,13 @@ def _compare(job: str, reference: Outputs, run: Outputs) -> Fidelity | None:
             return Fidelity(reference=job, outputs=name, kl=kl, top1_agreement=agreement)
         return Fidelity(reference=job, outputs=name, cosine=embedding_fidelity(expected, array))
     return None
+
+
+def _same_history(reference: Any, run: Any) -> int:
+    """Return at how many positions two generations had the same tokens before them: one more than they agree on."""
+    both = min(len(reference), len(run))
+    differ = np.flatnonzero(reference[:both] != run[:both])
+    return int(differ[0]) + 1 if len(differ) else both
 
 
 def logits_fidelity(reference: Any, run: Any) -> tuple[float, float]:
@@ -147,7 +160,10 @@ def _outputs(entry: Entry) -> Outputs:
 
 
 def _probe(record: Path) -> Outputs:
-    """Return logits (positions, vocabulary) and embedding (batch, hidden) beside a record, where they are whole."""
+    """Return logits (positions, vocabulary) and embedding (batch, hidden) beside a record, where they are whole.
+
+    A generation's logits come with the tokens (positions,) that were chosen.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -160,8 +176,8 @@ def _probe(record: Path) -> Outputs:
         return {}  # a run without outputs to compare: the row shows them as unknown
     return {
         name: tensors[name]
-        for name in ("logits", "embedding")
-        if name in tensors and tensors[name].ndim == 2 and tensors[name].size
+        for name, dimensions in (("logits", 2), ("embedding", 2), ("tokens", 1))
+        if name in tensors and tensors[name].ndim == dimensions and tensors[name].size
     }
 
 

@@ -37,6 +37,7 @@ from runner.record import (
     write_record,
 )
 from runner.resolve import Plan, refusal, resolve
+from runner.tracker import track
 from runner.workload.prompt import check_texts
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ def _complete(recorder: "Recorder", ending: RunnerError | None) -> int:
         ending = ending or WorkloadError(f"the record cannot be written to {recorder.path}: {error.strerror}")
     if ending is not None:
         log.error("%s", ending.message)
+    track(recorder.context)
     log.info("record      %s", recorder.path)
     return 0 if ending is None else ending.exit_code
 

@@ -18,7 +18,7 @@ FLOORS = [
     {"resolve", "loader"},
     {"record", "workload"},
     {"narrate", "picture", "worker", "compare"},
-    {"launch"},
+    {"launch", "tracker"},
     {"run", "report"},
     {"door", "api"},
     {"__main__", "__init__"},

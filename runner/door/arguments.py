@@ -48,6 +48,7 @@ NUM_JOBS = "hydra.launcher.n_jobs"
 
 FREE_TEXT = (
     "workload.prompt", "workload.prompt_file", "workload.text", "workload.text_file", "model.path", "model.cache",
+    "tracker.uri", "tracker.experiment",
 )  # fmt: skip
 """keys whose value is taken as it was typed: commas, quotes and brackets in a prompt mean nothing to Hydra"""
 

@@ -76,8 +76,10 @@ def _tell_sweep(folder: Path) -> None:
     """Write the sweep's files and print its table, and below it what went wrong, also after an interrupt."""
     from runner.compare import print_table
     from runner.report import write_sweep
+    from runner.tracker import track_sweep
 
     summary = write_sweep(folder)
+    track_sweep(summary.rows)
     print()
     print_table(summary.rows)
     print(f"sweep       {summary.files[-1]}")

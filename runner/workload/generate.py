@@ -7,6 +7,7 @@ from runner.files import write_whole
 from runner.workload.forward import synchronize
 from runner.workload.job import Job
 from runner.workload.outcome import Outcome, require_finite
+from runner.workload.probe import ScoresProbe
 from runner.workload.prompt import prompt_batch
 from runner.workload.suits import check_suits
 
@@ -55,12 +56,14 @@ def generate(job: Job) -> Outcome:
     inputs = steps.make_inputs(model, settings, tokens=prompt_batch(job.loaded.tokenizer, job.config, settings))
     clock, scores = Clock(settings.device), FiniteScores()
     start = time.monotonic()
-    produced = steps.generate(model, inputs, settings, streamer=clock, processors=[scores])
-    synchronize(settings.device)
-    seconds = time.monotonic() - start
-    require_finite(scores.finite, settings.precision, "the scores are")
-    times = clock.times[1:]
-    num_new = len(times)
+    with ScoresProbe(job.folder) as probe:
+        produced = steps.generate(model, inputs, settings, streamer=clock, processors=[scores, probe])
+        synchronize(settings.device)
+        seconds = time.monotonic() - start
+        require_finite(scores.finite, settings.precision, "the scores are")
+        times = clock.times[1:]
+        num_new = len(times)
+        sample = probe.finish(produced[0][-num_new:])
     text, file = _text(job, produced[0])
     return Outcome(
         num_tokens=num_new * settings.micro_batch_size,
@@ -68,7 +71,7 @@ def generate(job: Job) -> Outcome:
         tokens_per_second=((num_new - 1) * settings.micro_batch_size / (times[-1] - times[0]) if num_new > 1 else None),
         time_to_first_token=times[0] - start if times else None,
         text=text,
-        files=(file,),
+        files=(file, sample),
         finite=scores.finite,
         dtype_histogram=job.loaded.dtype_histogram,
         details={
