@@ -34,6 +34,8 @@ from runner.record import (
     write_record,
 )
 from runner.resolve import Plan, refusal, resolve
+from runner.speech import check_request, is_qwen3_tts
+from runner.speech.package import require_package
 from runner.workload.prompt import check_texts
 
 log = logging.getLogger(__name__)
@@ -94,6 +96,10 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder", narrat
     narrator.checkpoint(found)
 
     check_texts(config.workload)
+    if is_qwen3_tts(found) and config.workload.name is not Workload.plan:
+        require_package()
+        if config.workload.planned is Workload.speak:
+            check_request(config.workload, found)
     plan = _plan(config, machine, found)
     recorder.write("plan", plan=plan, reproduce=_reproduce(config, context, found, plan))
     write_plan(plan, context.folder)
@@ -116,6 +122,8 @@ def _street(config: RunConfig, context: RunContext, recorder: "Recorder", narrat
 
 def _plan(config: RunConfig, machine: Hardware, found: Checkpoint) -> Plan:
     """Return the plan: from headers alone where they can answer, else traced in a worker."""
+    if config.workload.name is Workload.plan and is_qwen3_tts(found):
+        return worker.plan_speech(config, machine, found)
     if config.workload.name is Workload.plan and config.workload.planned is Workload.load:
         return resolve(config, machine, found, predict=lambda settings: predict(found, settings, machine), num_layers=0)
     plan: Plan = run_isolated(
@@ -127,6 +135,8 @@ def _plan(config: RunConfig, machine: Hardware, found: Checkpoint) -> Plan:
 
 def _modeling_module(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return the module of the model's class, so that workers need not import it one by one."""
+    if is_qwen3_tts(checkpoint):
+        return ("runner.speech.preloaded",)
     name = checkpoint.model_type.replace("-", "_")
     return (f"transformers.models.{name}.modeling_{name}",) if name.isidentifier() else ()
 
@@ -144,7 +154,7 @@ def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, p
         pinned["model.revision"] = checkpoint.revision
     if config.source is Source.local and checkpoint.path is not None:
         pinned["model.path"] = hydra_text(str(checkpoint.path.resolve()))
-    for key in ("prompt_file", "text_file"):
+    for key in ("prompt_file", "text_file", "reference_audio"):
         value = getattr(config.workload, key)
         if value is not None:
             pinned[f"workload.{key}"] = hydra_text(str(Path(os.path.expanduser(value)).resolve()))
@@ -208,6 +218,8 @@ class Recorder:
                 narrator.memory(phase, stats)
             elif message.kind == "progress":
                 narrator.progress(*message.value)
+            elif message.kind == "sound":
+                narrator.sound(*message.value)
 
         return take
 

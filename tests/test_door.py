@@ -21,7 +21,6 @@ MISTAKES = {
     "precision.name=int8": "there are auto, fp32, bf16, fp16",
     "fp16": "did you mean precision=fp16?",
     "workload=traln": "did you mean workload=train?",
-    "workload=speak": "not built yet",
     "workload.steps=abc": "workload.steps: Value 'abc'",
     "workload.steps=0": "must be at least 1",
     "workload.steps=1.5": "workload.steps: Value '1.5'",

@@ -13,6 +13,7 @@ FLOORS = [
     {"settings", "context", "isolate", "meter", "axis"},
     {"config", "limit"},
     {"hardware", "checkpoint"},
+    {"speech"},
     {"steps"},
     {"predict"},
     {"resolve", "loader"},

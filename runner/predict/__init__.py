@@ -15,7 +15,9 @@ from runner.hardware import Hardware
 from runner.predict.footprint import Footprint
 from runner.predict.headers import estimate, kv_cache_bytes, load_footprint, parameter_bytes
 from runner.predict.overhead import first_use, measure_base, of_device, while_loading
+from runner.predict.speech import speech_footprint
 from runner.settings import Settings
+from runner.speech import is_qwen3_tts
 
 if TYPE_CHECKING:
     from runner.predict.dry_run import Trace
@@ -53,6 +55,8 @@ def predict(
             found, overhead=more, load_overhead=loading, peak=found.peak + more, notes=(*found.notes, *notes)
         )
 
+    if is_qwen3_tts(checkpoint) and settings.workload in ("load", "speak"):
+        return complete(speech_footprint(checkpoint, settings))
     if settings.workload == "load":
         return complete(load_footprint(checkpoint, settings))
     if settings.workload not in TRACED:
