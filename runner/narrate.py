@@ -158,7 +158,6 @@ class Narrator:
                     f"{phase} peak", format_size(predicted), format_size(measured), basis, 100 * error,
                 )  # fmt: skip
 
-
     def _spoken(self, details: Mapping[str, Any]) -> None:
         self.log.info(
             "sound       %.2f s at %d Hz, %d sentences, %d frames; %.2f s of work for a second of sound",

@@ -23,7 +23,7 @@ FLOORS = [
     {"door", "api"},
     {"__main__", "__init__"},
 ]
-TORCH = {"preload", "steps", "loader", "predict"}
+TORCH = {"preload", "steps", "loader", "predict", "speech"}
 """rooms that may import torch when they are imported; predict's door itself does not"""
 
 

@@ -1,4 +1,4 @@
-"""Fill a Qwen3-TTS model part by part: the talker in the plan's dtype, the codec in float32, each part when it is due."""
+"""Fill a Qwen3-TTS model part by part: the talker in the plan's dtype, the codec in float32, each when it is due."""
 
 import contextlib
 import gc
@@ -105,7 +105,11 @@ def checkpoint_tensors(checkpoint: Checkpoint) -> Mapping[str, StoredTensor]:
 
 
 def _fill(
-    model: nn.Module, checkpoint: Checkpoint, wanted: Mapping[str, StoredTensor], dtype: Callable[[str], str], tell: Tell
+    model: nn.Module,
+    checkpoint: Checkpoint,
+    wanted: Mapping[str, StoredTensor],
+    dtype: Callable[[str], str],
+    tell: Tell,
 ) -> None:
     """Put each stored tensor in the place of the model's of its name, read a block at a time."""
     places = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.checkpoint import Checkpoint
 from runner.errors import RunnerError
@@ -86,8 +86,9 @@ def trace(checkpoint: Checkpoint, settings: Settings, *, capability: tuple[int, 
 
 def _from_trace(traced: "Trace") -> Footprint:
     peak = traced.peak
+    sizes: dict[str, Any] = dict(peak.by_category)
     return Footprint(
-        **peak.by_category, overhead=0, peak=peak.total, load_peak=traced.loaded.total, work_peak=peak.total,
+        **sizes, overhead=0, peak=peak.total, load_peak=traced.loaded.total, work_peak=peak.total,
         moment=peak.phase, module=peak.module, operation=peak.operation, method="traced", notes=traced.notes,
         reserved=traced.reserved, timeline=thinned(traced.timeline),
     )  # fmt: skip

@@ -77,9 +77,7 @@ def resolve_speech(
     )  # fmt: skip
 
 
-def _base(
-    config: RunConfig, hardware: Hardware, prompt_tokens: int, speech: Speech | None
-) -> tuple[Settings, Choice]:
+def _base(config: RunConfig, hardware: Hardware, prompt_tokens: int, speech: Speech | None) -> tuple[Settings, Choice]:
     asked = config.model.attention
     flash = hardware.device_type == "cuda" and util.find_spec("flash_attn") is not None
     value = asked.value if asked is not Attention.auto else "flash_attention_2" if flash else "sdpa"
@@ -88,6 +86,7 @@ def _base(
         base_settings(config, hardware, prompt_tokens=None),
         sequence_length=prompt_tokens,
         attention=value,
+        host_allocator="tight" if hardware.device_type == "cpu" and config.memory_efficient else "default",
         codec_encoder=speech is not None and speech.needs_encoder,
         reference_seconds=speech.reference_seconds if speech is not None else 0.0,
     )
@@ -108,13 +107,16 @@ def _voice(config: RunConfig, speech: Speech | None) -> tuple[Choice, ...]:
 
 
 def _part_choices(settings: Settings) -> tuple[Choice, ...]:
-    codec = Choice(
-        name="codec_dtype", asked="auto", value="float32", reason="in 16 bits the codec is known to fall silent"
-    )
+    found = [
+        Choice(name="codec_dtype", asked="auto", value="float32", reason="in 16 bits the codec is known to fall silent")
+    ]
+    if settings.host_allocator == "tight":
+        reason = "malloc gives large blocks back at once, so that parts that are let go are gone"
+        found.append(Choice(name="host_allocator", asked="auto", value="tight", reason=reason))
     if settings.parameter_dtype != "float16":
-        return (codec,)
+        return tuple(found)
     reason = "it overflows in fp16 (0.6B), and was seen to crash on Turing"
-    return (codec, Choice(name="code_predictor_dtype", asked="auto", value="float32", reason=reason))
+    return (*found, Choice(name="code_predictor_dtype", asked="auto", value="float32", reason=reason))
 
 
 def _conceded(settings: Settings, base: Settings, predict: Predict) -> tuple[Choice, ...]:

@@ -77,7 +77,7 @@ class RowsFromFile(nn.Module):
         flat = ids.reshape(-1).tolist()
         width = self.embedding_dim * self._source.itemsize
         rows = torch.empty(len(flat), self.embedding_dim, dtype=self._source)
-        memory = memoryview(rows.view(torch.uint8).numpy()).cast("B")
+        memory = rows.view(torch.uint8).view(-1).numpy().data
         for index, row in enumerate(flat):
             if not 0 <= row < self.num_embeddings:
                 raise CheckpointError(f"token {row} has no row in the text embedding of {self.num_embeddings}")

@@ -17,9 +17,9 @@ def require_package() -> None:
         return
     lacks = "" if util.find_spec("qwen_tts") is not None else " and no qwen-tts"
     raise RequestError(
-        f"Qwen3-TTS needs the extra qwen3-tts, in an environment with transformers {NEEDS}.3; this one has transformers "
-        f"{found}{lacks}. Make one, from a clone: python -m venv speak && speak/bin/pip install '.[qwen3-tts]', and run "
-        "speak/bin/python -m runner …"
+        f"Qwen3-TTS needs the extra qwen3-tts, in an environment with transformers {NEEDS}.3; this one has "
+        f"transformers {found}{lacks}. Make one, from a clone: python -m venv speak && speak/bin/pip install "
+        "'.[qwen3-tts]', and run speak/bin/python -m runner …"
     )
 
 

@@ -75,13 +75,17 @@ def _speaker(asked: str, kind: str, talker: Mapping[str, Any]) -> str | None:
 def _language(asked: str, talker: Mapping[str, Any]) -> str:
     there = [str(name) for name in talker.get("codec_language_id") or {} if "dialect" not in str(name)]
     if asked != AUTO and asked.lower() not in there:
-        raise RequestError(f"workload.language={asked}: this model does not speak it; there are auto, {', '.join(there)}")
+        raise RequestError(
+            f"workload.language={asked}: the model does not speak it; there are auto, {', '.join(there)}"
+        )
     return asked.lower()
 
 
 def _instruct(asked: str | None, kind: str, settings: Mapping[str, Any]) -> str | None:
     if kind == "voice_design" and not (asked or "").strip():
-        raise RequestError("a VoiceDesign model makes its voice from words: give workload.instruct='a calm, deep voice'")
+        raise RequestError(
+            "a VoiceDesign model makes its voice from words: give workload.instruct='a calm, deep voice'"
+        )
     if asked is None or not asked.strip():
         return None
     if kind == "base":
@@ -118,7 +122,7 @@ def _seconds(path: Path, asked: str) -> float:
     """Return how long the recording lasts: by the standard library for .wav, else by soundfile."""
     try:
         with wave.open(str(path)) as sound:
-            return sound.getnframes() / sound.getframerate()
+            return float(sound.getnframes() / sound.getframerate())
     except (wave.Error, EOFError, ZeroDivisionError):
         pass
     try:

@@ -23,8 +23,9 @@ _ABBREVIATIONS = frozenset({
 def split_sentences(text: str, *, longest: int = LONGEST) -> tuple[str, ...]:
     """Return the sentences of `text` in order, none of more weight than `longest`; what cannot be said is left out.
 
-    A sentence ends at . ! ? … or their ideographic forms, unless the full stop belongs to an abbreviation or an initial,
-    or the next word is in lower case; and at an empty line. Longer ones are split at clauses, else between words.
+    A sentence ends at . ! ? … or their ideographic forms, unless the full stop belongs to an abbreviation or an
+    initial, or the next word is in lower case; and at an empty line. Longer ones are split at clauses, else between
+    words.
     """
     found: list[str] = []
     for paragraph in _PARAGRAPH.split(text):
@@ -42,7 +43,8 @@ def _sentences(paragraph: str) -> Iterator[str]:
     start = 0
     for match in _END.finditer(paragraph):
         following = paragraph[match.end() : match.end() + 1]
-        if match.group()[0] == "." and (following.islower() or _is_abbreviation(paragraph[start : match.start()])):
+        abbreviated = match.group()[0] == "." and _is_abbreviation(paragraph[start : match.start()])
+        if following.islower() or abbreviated:
             continue
         yield paragraph[start : match.end()].strip()
         start = match.end()

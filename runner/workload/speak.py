@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from runner.checkpoint import Checkpoint
+from runner.checkpoint.headers import read_json
 from runner.errors import CheckpointError, WorkloadError
 from runner.speech import Speech, check_request
 from runner.speech.parts import FRAME_SECONDS
@@ -25,10 +27,7 @@ FASTEST, SLOWEST = 60.0, 2.0
 
 def speak(job: Job) -> Outcome:
     """Return the outcome of speaking all sentences; raises WorkloadError for sound that is silent or not finite."""
-    checkpoint = job.loaded.checkpoint
-    if checkpoint is None:
-        raise CheckpointError("this model was not loaded to speak")
-    speech = check_request(job.config, checkpoint)
+    speech = check_request(job.config, _checkpoint(job))
     voice = _Voice(job, speech)
     sentences = read_sentences(job.config)
     start = time.monotonic()
@@ -65,8 +64,7 @@ class _Voice:
         self.seconds = {"reference": 0.0, "frames": 0.0, "codec_load": 0.0, "codec": 0.0}
         self.num_frames = 0
         self.lengths: list[int] = []
-        assert job.loaded.checkpoint is not None
-        codec = job.loaded.checkpoint.codec
+        codec = _checkpoint(job).codec
         self.sample_rate = int(codec.config.get("output_sample_rate", 24000)) if codec is not None else 24000
         self._total = sum(weight(sentence) for sentence in read_sentences(job.config)) / LETTERS_A_SECOND
         self._generation = _generation_settings(job)
@@ -80,7 +78,7 @@ class _Voice:
         start, job, codec = time.monotonic(), self._job, None
         if self._speech.needs_encoder:
             whole = job.loaded.codec if getattr(job.loaded.codec, "encoder", None) is not None else None
-            codec = whole or self._fill_codec(job.loaded.checkpoint, job.settings, encoder=True, decoder=False)
+            codec = whole or self._fill_codec(_checkpoint(job), job.settings, encoder=True, decoder=False)
         found = clone_prompt(job.loaded.model, codec, self._speech)
         self.seconds["reference"] += time.monotonic() - start
         return found
@@ -119,7 +117,7 @@ class _Voice:
         start, job = time.monotonic(), self._job
         job.loaded.model = None
         release_memory(job.settings.device)
-        job.loaded.codec = self._fill_codec(job.loaded.checkpoint, job.settings, encoder=False)
+        job.loaded.codec = self._fill_codec(_checkpoint(job), job.settings, encoder=False)
         self.seconds["codec_load"] += time.monotonic() - start
 
     def sound(self, frames: "np.ndarray[Any, Any]", to: SoundFile) -> None:
@@ -134,11 +132,17 @@ class _Voice:
         self.seconds["codec"] += time.monotonic() - start
 
 
-def _generation_settings(job: Job) -> Mapping[str, Any]:
-    from runner.checkpoint.headers import read_json
+def _checkpoint(job: Job) -> Checkpoint:
+    if job.loaded.checkpoint is None:
+        raise CheckpointError("this model was not loaded to speak")
+    return job.loaded.checkpoint
 
-    assert job.loaded.checkpoint is not None and job.loaded.checkpoint.path is not None
-    file = job.loaded.checkpoint.path / "generation_config.json"
+
+def _generation_settings(job: Job) -> Mapping[str, Any]:
+    folder = _checkpoint(job).path
+    if folder is None:
+        raise CheckpointError("the checkpoint is not on disk")
+    file = folder / "generation_config.json"
     return read_json(str(file), name=file.name) if file.exists() else {}
 
 
