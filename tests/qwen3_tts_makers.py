@@ -21,7 +21,7 @@ def talker_config(**overrides: Any) -> dict[str, Any]:
         "num_code_groups": 16, "max_position_embeddings": 64, "layer_types": ["full_attention"],
     }  # fmt: skip
     values = {
-        **LAYER, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 1400,
+        **LAYER, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 1088,
         "text_vocab_size": 300, "text_hidden_size": 40, "num_code_groups": 16, "max_position_embeddings": 2048,
         "rope_scaling": {"interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default", "type": "default"},
         "codec_bos_id": 320, "codec_eos_token_id": 321, "codec_think_id": 322, "codec_nothink_id": 323,

@@ -9,10 +9,11 @@ from runner.settings import ITEMSIZE, Settings
 
 FRAME_SECONDS = 0.08
 """one frame of the 12.5 Hz codec"""
-COPIES = 6.4
+COPIES = 6.0
 """Tensors of the codec's widest stage that are alive at once in its decoder: a residual unit's input, its activation's
-two temporaries, the padded copy, and the convolution's reordered input and output. Measured on a CPU in fp32 as the
-rise of the resident size over 25, 100 and 325 frames of the 12 Hz codec: 5.5, 4.4 and 4.8 MB a frame."""
+two temporaries, the padded copy, and the convolution's reordered input or output. Measured on a CPU in fp32 as the
+rise of the resident size over 25, 100 and 300 frames of the 12 Hz codec: 5.0, 4.4 and 4.3 MB a frame; 6 copies of its
+widest stage, 96 channels at 1920 samples a frame, are 4.4."""
 ENCODER_COPIES = 6.0
 """the same in the encoder's first stage, the widest: num_filters channels at the rate of the samples"""
 CODE_BYTES = 2
