@@ -127,7 +127,7 @@ class WorkloadConfig:
     sequence_length: int | str = AUTO
     """tokens in a sequence; auto: the prompt's in generate and forward, else 128"""
     max_new_tokens: int = 64
-    """tokens to generate"""
+    """tokens to generate; in speak, frames of 80 ms that one sentence may take (375 by default)"""
     prompt: str | None = None
     """text to continue or to encode; null: a sentence of ours"""
     prompt_file: str | None = None
@@ -136,28 +136,41 @@ class WorkloadConfig:
     """text to speak"""
     text_file: str | None = None
     """UTF-8 text to train on or to speak; null in train: synthetic tokens"""
+    speaker: str = AUTO
+    """one of the model's named speakers; auto: its first"""
+    language: str = AUTO
+    """of the text to speak; auto: the model finds out"""
+    instruct: str | None = None
+    """how to speak, or, for a VoiceDesign model, the voice itself, in words"""
+    reference_audio: str | None = None
+    """sound file with the voice to speak in (Base models)"""
+    reference_text: str | None = None
+    """what is said in the reference audio; null: only the voice's colour is taken from it"""
     steps: int = 3
     """optimizer steps of a training run"""
     grad_accum_steps: int = 1
     """micro batches whose gradients are added up before a step"""
     temperature: float = 0.0
-    """0: greedy; above: sampled, from the run's seed"""
+    """0: greedy, in speak as the checkpoint's settings say; above: sampled, from the run's seed"""
 
     def __post_init__(self) -> None:
         for name in ("micro_batch_size", "max_new_tokens", "steps", "grad_accum_steps"):
             _at_least_one(f"workload.{name}", getattr(self, name))
-        for name in ("prompt", "prompt_file", "text", "text_file"):
+        for name in ("prompt", "prompt_file", "text", "text_file", "instruct", "reference_audio", "reference_text"):
             _expect(f"workload.{name}", getattr(self, name), (str, type(None)), "text")
         if self.prompt is not None and self.prompt_file is not None:
             raise RequestError("workload.prompt and workload.prompt_file are both given; give one of them")
-        if Workload.speak in (self.name, self.of):
-            raise RequestError("workload=speak is not built yet; give load, forward, generate, train or plan")
+        for name in ("speaker", "language"):
+            if not getattr(self, name).strip():
+                raise RequestError(f"workload.{name} is empty; give a name, or auto")
+        if self.planned is Workload.speak and self.text is not None and self.text_file is not None:
+            raise RequestError("workload.text and workload.text_file are both given; give one of them")
         if self.sequence_length != AUTO:
             _at_least_one("workload.sequence_length", self.sequence_length, or_auto=True)
         if not 0.0 <= self.temperature < float("inf"):
             raise RequestError(f"workload.temperature={self.temperature} must be 0 or more and finite")
         if self.of in (Workload.plan,):
-            raise RequestError("workload.of=plan plans nothing; give load, forward, generate or train")
+            raise RequestError("workload.of=plan plans nothing; give load, forward, generate, train or speak")
 
     @property
     def planned(self) -> Workload:

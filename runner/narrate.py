@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,13 @@ class Narrator:
             stored,
         )
 
+        codec = checkpoint.codec
+        if codec is not None:
+            self.log.info(
+                "codec       %s · %s parameters · %s in %s", codec.architecture, format_count(codec.num_parameters),
+                format_size(codec.num_bytes), ", ".join(sorted(codec.stored_dtypes)),
+            )  # fmt: skip
+
     def plan(self, plan: Plan) -> None:
         """Tell each choice with its reason, and what the run will need."""
         for choice in plan.choices:
@@ -65,6 +73,9 @@ class Narrator:
                     "%-11s %s (asked: %s): %s", _short(choice.name), choice.value, choice.asked, choice.reason
                 )
         self.log.info("predicted   %s", footprint_sentence(plan.footprint))
+        if plan.footprint.parts:
+            parts = (f"{name.replace('_', ' ')} {format_size(size)}" for name, size in plan.footprint.parts.items())
+            self.log.info("parts       %s", ", ".join(parts))
         for note in plan.footprint.notes:
             self.log.info("            %s", note)
         if plan.fits:
@@ -96,6 +107,13 @@ class Narrator:
                 "%-11s %s of %s (%d %%)", self._phase, format_size(done), format_size(total), 100 * done // total
             )
 
+    def sound(self, seconds: float, expected: float) -> None:
+        """Tell how many seconds of sound are made, of how many the text may come to."""
+        now = time.monotonic()
+        if now - self._told >= PROGRESS_SECONDS:
+            self._told = now
+            self.log.info("%-11s %.1f s of sound, of about %.0f s", "speak", seconds, expected)
+
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self.bar is not None:
@@ -120,7 +138,10 @@ class Narrator:
     def outcome(self, outcome: Any, plan: Plan, record: Record) -> None:
         """Tell what the workload produced, and how right the prediction was."""
         speed = getattr(outcome, "tokens_per_second", None)
-        if speed:
+        details = getattr(outcome, "details", {})
+        if "audio_seconds" in details:
+            self._spoken(details)
+        elif speed:
             first = getattr(outcome, "time_to_first_token", None)
             after = f", first token after {format_seconds(first)}" if first is not None else ""
             self.log.info("speed       %.1f tokens/s%s", speed, after)
@@ -141,6 +162,17 @@ class Narrator:
                     f"{phase} peak", format_size(predicted), format_size(measured), basis, 100 * error,
                 )  # fmt: skip
 
+    def _spoken(self, details: Mapping[str, Any]) -> None:
+        self.log.info(
+            "sound       %.2f s at %d Hz, %d sentences, %d frames; %.2f s of work for a second of sound",
+            details["audio_seconds"], details["sample_rate"], details["num_sentences"], details["num_frames"],
+            details["real_time_factor"],
+        )  # fmt: skip
+        spent = ", ".join(f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in details["seconds"].items())
+        self.log.info("time        %s", spent)
+        for note in details["notes"]:
+            self.log.info("            %s", note)
+
 
 def footprint_sentence(footprint: Footprint) -> str:
     """Return the peak, its moment and its parts in one sentence."""
@@ -156,4 +188,8 @@ def _short(name: str) -> str:
         "optimizer_implementation": "optimizer",
         "host_allocator": "malloc",
         "sequence_length": "length",
+        "code_predictor_dtype": "predictor",
+        "codec_dtype": "codec",
+        "text_embedding": "text embed.",
+        "codec_chunk": "chunk",
     }.get(name, name)

@@ -249,8 +249,9 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     values = {
         item.name: _plain(getattr(checkpoint, item.name))
         for item in dataclasses.fields(checkpoint)
-        if item.name not in ("tensors", "config", "num_bytes")
+        if item.name not in ("tensors", "config", "num_bytes", "codec")
     }
+    values["codec"] = None if checkpoint.codec is None else _checkpoint(checkpoint.codec)
     return values | {"num_tensors": len(checkpoint.tensors), "bytes": checkpoint.num_bytes}
 
 

@@ -37,6 +37,8 @@ from runner.record import (
     write_record,
 )
 from runner.resolve import Plan, refusal, resolve
+from runner.speech import check_request, is_qwen3_tts
+from runner.speech.package import require_package
 from runner.tracker import track
 from runner.workload.prompt import check_texts
 
@@ -107,6 +109,10 @@ def _street(config: RunConfig, context: RunContext, shared: Shared, recorder: "R
     narrator.checkpoint(found)
 
     check_texts(config.workload)
+    if is_qwen3_tts(found) and config.workload.name is not Workload.plan:
+        require_package()
+        if config.workload.planned is Workload.speak:
+            check_request(config.workload, found)
     workers = Workers(
         job=context.folder.name, shared=shared, asked=config.hardware.num_threads, preload=_modeling_module(found)
     )
@@ -137,6 +143,8 @@ def _street(config: RunConfig, context: RunContext, shared: Shared, recorder: "R
 
 def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, workers: Workers, narrator: Narrator) -> Plan:
     """Return the plan: from headers alone where they can answer, else traced in a worker."""
+    if config.workload.name is Workload.plan and is_qwen3_tts(found):
+        return worker.plan_speech(config, machine, found)
     if config.workload.name is Workload.plan and config.workload.planned is Workload.load:
         return resolve(config, machine, found, predict=lambda settings: predict(found, settings, machine), num_layers=0)
     with workers.room_to_plan(machine, tell=narrator.waits):
@@ -146,6 +154,8 @@ def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, workers: Work
 
 def _modeling_module(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return the module of the model's class, so that workers need not import it one by one."""
+    if is_qwen3_tts(checkpoint):
+        return ("runner.speech.preloaded",)
     name = checkpoint.model_type.replace("-", "_")
     return (f"transformers.models.{name}.modeling_{name}",) if name.isidentifier() else ()
 
@@ -165,7 +175,7 @@ def _reproduce(config: RunConfig, context: RunContext, checkpoint: Checkpoint, p
         pinned["model.path"] = hydra_text(str(checkpoint.path.resolve()))
     if threads is not None:
         pinned["hardware.threads"] = str(threads)  # sums of floats come out otherwise in other numbers of parts
-    for key in ("prompt_file", "text_file"):
+    for key in ("prompt_file", "text_file", "reference_audio"):
         value = getattr(config.workload, key)
         if value is not None:
             pinned[f"workload.{key}"] = hydra_text(str(Path(os.path.expanduser(value)).resolve()))
@@ -231,6 +241,8 @@ class Recorder:
                 narrator.memory(phase, stats)
             elif message.kind == "progress":
                 narrator.progress(*message.value)
+            elif message.kind == "sound":
+                narrator.sound(*message.value)
 
         return take
 

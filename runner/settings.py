@@ -52,3 +52,13 @@ class Settings:
     allow_missing: bool = False
     memory_efficient: bool = True
     """false: plain loading"""
+    text_embedding: str = "held"
+    """held, or file: of a speech model's text embedding only the rows that a sentence needs are read"""
+    codec: str = "held"
+    """held, or after: a speech model's codec comes in when all frames are made and the talker is gone"""
+    codec_chunk: int = 300
+    """frames that a speech model's codec decodes at a time"""
+    codec_encoder: bool = False
+    """whether the codec's encoder is needed, for reference audio"""
+    reference_seconds: float = 0.0
+    """of the reference audio"""

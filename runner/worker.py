@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoint import Checkpoint
-from runner.config import RunConfig
-from runner.errors import OutOfMemory, RunnerError
+from runner.config import RunConfig, Workload
+from runner.errors import OutOfMemory, RequestError, RunnerError
 from runner.hardware import Hardware
 from runner.isolate import Message, Send
 from runner.meter import MemoryStats
 from runner.predict.footprint import Footprint
-from runner.resolve import Plan, base_settings, resolve
+from runner.resolve import Plan, base_settings, resolve, resolve_speech
 from runner.settings import Settings
+from runner.speech import check_request, is_qwen3_tts
 from runner.units import format_size
+from runner.workload.prompt import longest_prompt
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
     from runner.workload.suits import check_suits
 
     quiet_libraries()
+    if is_qwen3_tts(checkpoint) or config.workload.planned is Workload.speak:
+        return plan_speech(config, hardware, checkpoint)
     model = build_without_storage(checkpoint, config)
     check_stored(model, checkpoint)
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=config.model.trust_remote_code)
@@ -89,6 +93,34 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
         prompt_tokens=prompt_tokens,
         can_tighten_malloc=can_tighten_malloc(),
     )
+
+
+def plan_speech(config: RunConfig, hardware: Hardware, checkpoint: Checkpoint) -> Plan:
+    """Return the plan of a Qwen3-TTS model, from headers; the package is needed only where it will run."""
+    from runner.loader import load_tokenizer
+    from runner.predict import measure_base, predict
+    from runner.speech.package import import_package
+
+    planned = config.workload.planned
+    if not is_qwen3_tts(checkpoint):
+        raise RequestError(
+            f"workload=speak: {checkpoint.architecture} cannot speak; Qwen3-TTS does (model=qwen3_tts_1_7b, "
+            "model=qwen3_tts_0_6b, or model.path=DIR with one)"
+        )
+    if planned not in (Workload.load, Workload.speak):
+        raise RequestError(f"workload={planned.value}: {checkpoint.architecture} speaks; give workload=speak or load")
+    speech = None
+    if planned is Workload.speak and (config.workload.name is Workload.speak or config.workload.reference_audio):
+        speech = check_request(config.workload, checkpoint)
+    here = config.workload.name is not Workload.plan
+    if here:
+        import_package()
+    overhead = measure_base() if here and hardware.device_type == "cpu" else None
+    length = longest_prompt(load_tokenizer(checkpoint) if here else None, config.workload, speech)
+    return resolve_speech(
+        config, hardware, checkpoint, speech=speech, prompt_tokens=length,
+        predict=lambda settings: predict(checkpoint, settings, hardware, overhead=overhead),
+    )  # fmt: skip
 
 
 def build_without_storage(checkpoint: Checkpoint, config: RunConfig) -> Any:
@@ -129,6 +161,9 @@ def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoi
     def progress(done: int, total: int) -> None:
         send(Message(kind="progress", value=(done, total)))
 
+    def tell(seconds: float, expected: float) -> None:
+        send(Message(kind="sound", value=(seconds, expected)))
+
     notes: tuple[str, ...] = ()
     phase = "load"
     try:
@@ -146,7 +181,7 @@ def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoi
         phase = "work"
         send(Message(kind="phase", value="work"))
         with meter.phase("work") as measurement:
-            job = Job(loaded=loaded, settings=plan.settings, config=config.workload, folder=folder)
+            job = Job(loaded=loaded, settings=plan.settings, config=config.workload, folder=folder, tell=tell)
             outcome = WORKLOADS[plan.settings.workload](job)
         measured("work", measurement.stats)
         phase = "unload"

@@ -13,6 +13,7 @@ FLOORS = [
     {"settings", "context", "isolate", "meter", "axis", "files"},
     {"config", "limit"},
     {"hardware", "checkpoint"},
+    {"speech"},
     {"steps"},
     {"predict"},
     {"resolve", "loader"},
@@ -23,7 +24,7 @@ FLOORS = [
     {"door", "api"},
     {"__main__", "__init__"},
 ]
-TORCH = {"preload", "steps", "loader", "predict"}
+TORCH = {"preload", "steps", "loader", "predict", "speech"}
 """rooms that may import torch when they are imported; predict's door itself does not"""
 
 

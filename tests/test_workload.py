@@ -96,7 +96,7 @@ def test_generate_writes_token_ids_where_there_is_none(qwen: Checkpoint, tmp_pat
 
 
 def test_an_encoder_decoder_generates(t5: Checkpoint, tmp_path: Path) -> None:
-    assert done(t5, settings("generate"), tmp_path).files == ("tokens.txt",)
+    assert done(t5, settings("generate"), tmp_path).files == ("tokens.txt", "probe.safetensors")
 
 
 def test_an_encoder_cannot_generate_and_the_error_says_what_works(bert: Checkpoint, tmp_path: Path) -> None:

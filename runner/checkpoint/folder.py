@@ -3,13 +3,13 @@
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runner.checkpoint.describe import describe
 from runner.checkpoint.headers import read_header, read_json
-from runner.checkpoint.value import Checkpoint, StoredTensor
+from runner.checkpoint.value import CODEC_FOLDERS, Checkpoint, StoredTensor
 from runner.errors import CheckpointError
 
 SINGLE = "model.safetensors"
@@ -67,10 +67,23 @@ def inspect_folder(
     else:
         tensors = [tensor for file in files for tensor in read_header(os.path.join(folder, file), name=file)]
         said += compare_with_index(tensors, weight_map=weight_map, index=weights.index)
-    return describe(
+    found = describe(
         source=source, id=id, revision=revision, path=folder, config=config, tensors=tensors, files=sizes, names=names,
         weights_format=weights.format, tied=tied, notes=said,
     )  # fmt: skip
+    codec = CODEC_FOLDERS.get(found.model_type)
+    if codec is None:
+        return found
+    if not names.get(codec):
+        raise CheckpointError(f"{folder} has no folder {codec}, which holds the codec of a {found.model_type} model")
+    return with_codec(found, inspect_folder(folder / codec, source=source, id=codec, allow_pickle=allow_pickle))
+
+
+def with_codec(found: Checkpoint, codec: Checkpoint) -> Checkpoint:
+    """Return `found` with its codec, whose files count among its own."""
+    inside = CODEC_FOLDERS[found.model_type]
+    files = {f"{inside}/{name}": size for name, size in codec.files.items()}
+    return replace(found, codec=codec, files={**found.files, **files})
 
 
 def choose_weights(names: Mapping[str, Any], *, where: str, allow_pickle: bool) -> Weights:

@@ -18,9 +18,16 @@ from typing import Any
 
 from runner.checkpoint.access import Hub, ask_hub, explain, explained, is_answer
 from runner.checkpoint.describe import TOKENIZER_FILES, describe
-from runner.checkpoint.folder import choose_weights, compare_with_index, inspect_folder, read_weight_map
+from runner.checkpoint.folder import (
+    SINGLE,
+    choose_weights,
+    compare_with_index,
+    inspect_folder,
+    read_weight_map,
+    with_codec,
+)
 from runner.checkpoint.headers import check_entries, read_json
-from runner.checkpoint.value import Checkpoint, Progress, StoredTensor
+from runner.checkpoint.value import CODEC_FOLDERS, Checkpoint, Progress, StoredTensor
 from runner.config import ModelConfig
 from runner.errors import CheckpointError, RequestError
 from runner.units import format_size
@@ -87,6 +94,7 @@ def fetch(
     patterns = [glob.escape(name) for name in (*checkpoint.files, *_BESIDE_WEIGHTS)]
     patterns += ["model.safetensors.index.json"] if checkpoint.weights_format == "safetensors" else []
     patterns += ["pytorch_model.bin.index.json"] if checkpoint.weights_format == "pickle" else []
+    patterns += [f"{CODEC_FOLDERS[checkpoint.model_type]}/*.json"] if checkpoint.codec is not None else []
     patterns += ["*.py"] if config.trust_remote_code else []
     with explained(hub), _quiet(), _watched(hub.folder / "blobs", total=total, progress=progress):
         api = hub.api()
@@ -156,7 +164,19 @@ def _from_hub(hub: Hub, config: ModelConfig, info: Any) -> Checkpoint:
         source="hf", id=hub.id, revision=commit, path=None, config=settings, tensors=tensors,
         files={name: sizes[name] for name in files}, names=names, weights_format=weights.format, notes=notes,
     )  # fmt: skip
-    return replace(found, tokenizer_path=Path(folder))
+    found = replace(found, tokenizer_path=Path(folder))
+    inside = CODEC_FOLDERS.get(found.model_type)
+    if inside is None:
+        return found
+    file = f"{inside}/{SINGLE}"
+    if file not in sizes or f"{inside}/config.json" not in sizes:
+        raise CheckpointError(f"{where} has no {file} and config.json, the codec of a {found.model_type} model")
+    tensors = _remote_tensors(api, hub, files=[file], sizes=sizes, commit=commit)
+    codec = describe(
+        source="hf", id=inside, revision=commit, path=None, config=small(f"{inside}/config.json"),
+        tensors=[replace(tensor, file=SINGLE) for tensor in tensors], files={SINGLE: sizes[file]}, names=(),
+    )  # fmt: skip
+    return with_codec(found, codec)
 
 
 def _remote_tensors(

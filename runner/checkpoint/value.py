@@ -9,6 +9,9 @@ from typing import Any
 from runner.errors import CheckpointError
 from runner.settings import ITEMSIZE
 
+CODEC_FOLDERS = {"qwen3_tts": "speech_tokenizer"}
+"""model type → folder inside the checkpoint that holds a second model, the codec, with a config.json of its own"""
+
 Progress = Callable[[int, int], None]
 """called with the bytes that are done and the bytes in all"""
 
@@ -70,6 +73,9 @@ class Checkpoint:
     """folder of configuration and tokenizer, where it is not that of the weights"""
     pickle_files: Mapping[str, int] = field(default_factory=dict)
     """file → bytes of weights that only unpickling could describe; then `tensors` is empty"""
+
+    codec: "Checkpoint | None" = None
+    """the codec that comes with a speech model; its files are in `files` too, under its folder's name"""
 
     def bytes_in(self, dtype: str) -> int:
         """Return the bytes of all tensors, tied ones once, when the floating-point ones are cast to `dtype`."""

@@ -29,6 +29,11 @@ HINTS = {
     "seq_len": "workload.sequence_length=128",
     "prompt": "workload.prompt='some text'",
     "text": "workload.text='some text'",
+    "voice": "workload.speaker=NAME",
+    "speaker": "workload.speaker=NAME",
+    "language": "workload.language=english",
+    "instruct": "workload.instruct='slowly and warmly'",
+    "ref_audio": "workload.reference_audio=FILE",
     "steps": "workload.steps=10",
     "max_new_tokens": "workload.max_new_tokens=64",
     "device": "hardware.device=cuda:0",
@@ -47,8 +52,9 @@ RESUME = "sweep.resume="
 NUM_JOBS = "hydra.launcher.n_jobs"
 
 FREE_TEXT = (
-    "workload.prompt", "workload.prompt_file", "workload.text", "workload.text_file", "model.path", "model.cache",
-    "tracker.uri", "tracker.experiment",
+    "workload.prompt", "workload.prompt_file", "workload.text", "workload.text_file", "workload.instruct",
+    "workload.reference_audio", "workload.reference_text", "model.path", "model.cache", "tracker.uri",
+    "tracker.experiment",
 )  # fmt: skip
 """keys whose value is taken as it was typed: commas, quotes and brackets in a prompt mean nothing to Hydra"""
 
@@ -203,8 +209,6 @@ def _check_option(group: str, value: str, arguments: Arguments) -> None:
                 if "/" in item
                 else hint
             )
-        if group == "workload" and item == "speak":
-            hint = "speaking is not built yet; "
         raise RequestError(f"{group}={item}: {hint}there are {', '.join(there)}")
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from runner.config import RunConfig
+from runner.config import RunConfig, WorkloadConfig
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -62,6 +62,14 @@ def register() -> None:
     ConfigStore.instance().store(name="run_schema", node=schema)
     OmegaConf.register_new_resolver("run_folder", _claim_folder, use_cache=True, replace=True)
     register_launcher()
+    OmegaConf.register_new_resolver("default_tokens", _default_tokens, replace=True)
+
+
+def _default_tokens(workload: str) -> int:
+    """Return the default of workload.max_new_tokens for a workload that is only planned."""
+    text = (config_folder() / "workload" / f"{getattr(workload, 'value', workload)}.yaml").read_text(encoding="utf-8")
+    named = [line.partition(":")[2] for line in text.splitlines() if line.startswith("max_new_tokens:")]
+    return int(named[0]) if named else WorkloadConfig().max_new_tokens
 
 
 def _claim_folder(path: str) -> str:

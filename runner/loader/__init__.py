@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.checkpoint import Checkpoint
 from runner.errors import CheckpointError, WorkloadError
 from runner.settings import Settings
+from runner.speech import is_qwen3_tts
 
 if TYPE_CHECKING:
     from runner.meter import MemoryStats
@@ -41,10 +42,14 @@ class Loaded:
     plan: "Plan | None" = None
     memory: "dict[str, MemoryStats]" = field(default_factory=dict)
     """phase → what was measured"""
+    codec: Any = None
+    """a speech model's codec, where it is on the device from the start"""
+    checkpoint: Checkpoint | None = None
+    """where a speech model's other parts come from, when they are due"""
 
     def unload(self) -> None:
         """Give the model's memory back to the device and to the system."""
-        self.model = self.tokenizer = None
+        self.model = self.tokenizer = self.codec = None
         gc.collect()
         release_memory(self.device)
 
@@ -60,6 +65,10 @@ def load(checkpoint: Checkpoint, settings: Settings, *, progress: Callable[[int,
 
     if checkpoint.path is None:
         raise CheckpointError(f"the weights of {checkpoint.id} are not on disk yet")
+    if is_qwen3_tts(checkpoint) and settings.workload in ("load", "speak"):
+        from runner.loader.speech import load_speech
+
+        return load_speech(checkpoint, settings, progress=progress)  # type: ignore[no-any-return]
     start = time.monotonic()
     model_class = steps.model_class(checkpoint, settings)
     kept = _kept_in_fp32(model_class, settings)

@@ -68,6 +68,10 @@ class SourceTensor:
             return self
         return self._read().to(*arguments, **options)
 
+    def as_dtype(self, dtype: torch.dtype) -> "SourceTensor":
+        """Return the same source, to be read in `dtype`; integers stay what they are."""
+        return SourceTensor(self._stored, self._descriptor, dtype, self._progress)
+
     def is_floating_point(self) -> bool:
         """Whether the stored dtype is a floating-point one."""
         return self.dtype.is_floating_point

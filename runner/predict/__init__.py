@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.checkpoint import Checkpoint
 from runner.errors import RunnerError
@@ -15,7 +15,9 @@ from runner.hardware import Hardware
 from runner.predict.footprint import Footprint
 from runner.predict.headers import estimate, kv_cache_bytes, load_footprint, parameter_bytes
 from runner.predict.overhead import first_use, measure_base, of_device, while_loading
+from runner.predict.speech import speech_footprint
 from runner.settings import Settings
+from runner.speech import is_qwen3_tts
 
 if TYPE_CHECKING:
     from runner.predict.dry_run import Trace
@@ -53,6 +55,8 @@ def predict(
             found, overhead=more, load_overhead=loading, peak=found.peak + more, notes=(*found.notes, *notes)
         )
 
+    if is_qwen3_tts(checkpoint) and settings.workload in ("load", "speak"):
+        return complete(speech_footprint(checkpoint, settings))
     if settings.workload == "load":
         return complete(load_footprint(checkpoint, settings))
     if settings.workload not in TRACED:
@@ -92,8 +96,9 @@ def trace(
 
 def _from_trace(traced: "Trace") -> Footprint:
     peak = traced.peak
+    sizes: dict[str, Any] = dict(peak.by_category)
     return Footprint(
-        **peak.by_category, overhead=0, peak=peak.total, load_peak=traced.loaded.total, work_peak=peak.total,
+        **sizes, overhead=0, peak=peak.total, load_peak=traced.loaded.total, work_peak=peak.total,
         moment=peak.phase, module=peak.module, operation=peak.operation, method="traced", notes=traced.notes,
         reserved=traced.reserved, timeline=thinned(traced.timeline),
     )  # fmt: skip

@@ -51,6 +51,9 @@ class Footprint:
     """most bytes that the device's allocator holds for the tensors, in whole segments; it gives what is unused back
     before it reports that memory ran out, so what must fit lies between this and work_peak. None: not known"""
 
+    parts: Mapping[str, int] = field(default_factory=dict)
+    """a speech model's parts → bytes, each at its own highest moment, so that their sum may exceed the peak"""
+
     @property
     def where(self) -> str:
         """The moment of the peak in words: phase, module and operation, as far as they are known."""

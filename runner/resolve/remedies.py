@@ -12,6 +12,7 @@ from runner.settings import DTYPES, Settings
 MOST_REMEDIES = 5
 SHORTEST_SEQUENCE = 16
 SMALLEST_GENERATION = 8
+GENERATING = ("generate", "speak")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +92,10 @@ def _kinds(settings: Settings, config: RunConfig, hardware: Hardware) -> Iterato
     yield _checkpointing(settings)
     yield _precision(settings, config, hardware)
     yield _optimizer_implementation(settings, hardware)
-    yield _halved(settings, "max_new_tokens", SMALLEST_GENERATION) if settings.workload == "generate" else []
+    yield _halved(settings, "max_new_tokens", SMALLEST_GENERATION) if settings.workload in GENERATING else []
     yield _micro_batch(settings)
-    yield _halved(settings, "sequence_length", SHORTEST_SEQUENCE) if settings.workload != "load" else []
+    fixed = settings.workload in ("load", "speak")
+    yield _halved(settings, "sequence_length", SHORTEST_SEQUENCE) if not fixed else []
     yield _optimizer(settings)
     yield _pure(settings)
 
@@ -143,7 +145,7 @@ def _halved(settings: Settings, name: str, least: int) -> list[Change]:
 def _micro_batch(settings: Settings) -> list[Change]:
     """Return smaller micro batches; in training more of them make up the same step."""
     if settings.workload != "train":
-        return _halved(settings, "micro_batch_size", 1) if settings.workload != "load" else []
+        return _halved(settings, "micro_batch_size", 1) if settings.workload not in ("load", "speak") else []
     changes, size = [], settings.micro_batch_size
     while size > 1:
         size //= 2

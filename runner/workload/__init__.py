@@ -7,6 +7,7 @@ from runner.workload.generate import generate
 from runner.workload.job import Job
 from runner.workload.load import load
 from runner.workload.outcome import Outcome
+from runner.workload.speak import speak
 from runner.workload.train import train
 
 WORKLOADS: dict[str, Callable[[Job], Outcome]] = {
@@ -14,4 +15,5 @@ WORKLOADS: dict[str, Callable[[Job], Outcome]] = {
     "forward": forward,
     "generate": generate,
     "train": train,
+    "speak": speak,
 }

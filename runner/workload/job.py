@@ -1,5 +1,6 @@
 """What every workload is given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,3 +17,5 @@ class Job:
     settings: Settings
     config: WorkloadConfig
     folder: Path
+    tell: Callable[[float, float], None] = lambda done, total: None
+    """takes the seconds of sound that are made and those that are expected"""

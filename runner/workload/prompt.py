@@ -8,6 +8,9 @@ from typing import Any
 from runner.config import Workload, WorkloadConfig
 from runner.errors import RequestError
 from runner.settings import Settings
+from runner.speech import Speech, split_sentences
+from runner.speech.parts import FRAME_SECONDS
+from runner.speech.text import LONGEST, weight
 
 DEFAULT_PROMPT = "The with statement"
 """the embedded model was trained on Python's documentation"""
@@ -30,10 +33,25 @@ def check_texts(config: WorkloadConfig) -> None:
     """Read the files that the workload will read, and raise RequestError for one that cannot be used."""
     if config.planned in (Workload.generate, Workload.forward):
         read_prompt(config)
+    if config.name is Workload.speak or (config.planned is Workload.speak and (config.text or config.text_file)):
+        read_sentences(config)
     if config.planned is Workload.train and config.text_file is not None:
         text = read_text(config.text_file, "workload.text_file")
         if not text.strip():
             raise RequestError(f"workload.text_file={config.text_file} is empty; give a file with text to train on")
+
+
+def read_sentences(config: WorkloadConfig) -> tuple[str, ...]:
+    """Return the sentences to speak, from workload.text or the file; raises RequestError where there is none."""
+    if config.text_file is not None:
+        text, name = read_text(config.text_file, "workload.text_file"), f"workload.text_file={config.text_file}"
+    else:
+        text, name = config.text or "", "workload.text"
+    sentences = split_sentences(text)
+    if not sentences:
+        what = "holds nothing that can be said" if text.strip() else "is empty"
+        raise RequestError(f"{name} {what}; give workload.text='some text' or workload.text_file=FILE")
+    return sentences
 
 
 def read_text(path: str, name: str) -> str:
@@ -56,6 +74,24 @@ def count_prompt_tokens(tokenizer: Any, config: WorkloadConfig) -> int | None:
     if tokenizer is None or config.planned not in (Workload.generate, Workload.forward):
         return None
     return len(encode(tokenizer, read_prompt(config)))
+
+
+LETTERS_A_TOKEN = 3
+AROUND = 16
+"""positions of a spoken sentence that are not its text: its frame, the language, the speaker"""
+
+
+def longest_prompt(tokenizer: Any, config: WorkloadConfig, speech: Speech | None) -> int:
+    """Return how many positions the longest sentence takes before its first frame; without a tokenizer, by letters."""
+    sentences = read_sentences(config) if config.text or config.text_file else ("x" * LONGEST,)
+
+    def count(text: str) -> int:
+        return len(tokenizer(text)["input_ids"]) if tokenizer is not None else weight(text) // LETTERS_A_TOKEN
+
+    reference = 0
+    if speech is not None and speech.reference_text is not None:
+        reference = count(speech.reference_text) + int(speech.reference_seconds / FRAME_SECONDS)
+    return max(map(count, sentences)) + AROUND + reference + count(config.instruct or "")
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:

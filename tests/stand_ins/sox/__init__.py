@@ -1,0 +1,1 @@
+"""Inert: see the README beside it."""

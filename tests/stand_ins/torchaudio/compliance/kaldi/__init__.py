@@ -1,0 +1,1 @@
+"""Inert: see the README two folders up."""
