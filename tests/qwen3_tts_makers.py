@@ -109,15 +109,19 @@ def whole(folder: Path, kind: str = "custom_voice", *, loudness: float = 1.0) ->
     model = models.Qwen3TTSForConditionalGeneration(models.Qwen3TTSConfig(**main_config(kind)))
     codec = Qwen3TTSTokenizerV2Model(Qwen3TTSTokenizerV2Config(**codec_config()))
     for name, value in codec.state_dict().items():
-        if value.is_floating_point() and name.endswith(("embedding_sum", "embed_sum")):
-            value.normal_()
+        if value.is_floating_point() and value.dim() > 1:  # loud enough to be heard after a dozen layers
+            value.normal_(std=1.0 if name.endswith("_sum") else value[0].numel() ** -0.5)
         if name.startswith(f"decoder.decoder.{len(codec.decoder.decoder) - 1}."):
-            value.mul_(loudness)
+            value.mul_(0.1 * loudness)
     state = {name: value.to(torch.bfloat16).contiguous() for name, value in model.state_dict().items()}
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     kept = {name: value.contiguous().clone() for name, value in codec.state_dict().items()}
     save_file(kept, folder / "speech_tokenizer" / "model.safetensors", metadata={"format": "pt"})
     _tokenizer(folder)
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.9}))
+    (folder / "preprocessor_config.json").write_text(json.dumps({"processor_class": "Qwen3TTSProcessor"}))
+    extractor = {"feature_extractor_type": "EncodecFeatureExtractor", "feature_size": 1, "sampling_rate": 24000}
+    (folder / "speech_tokenizer" / "preprocessor_config.json").write_text(json.dumps(extractor))
     return folder
 
 
@@ -135,7 +139,7 @@ def _tokenizer(folder: Path) -> None:
         for index, name in enumerate(SPECIAL)
     }  # fmt: skip
     values = {
-        "tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
+        "tokenizer_class": "Qwen2Tokenizer", "processor_class": "Qwen3TTSProcessor", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
         "unk_token": None, "bos_token": None, "added_tokens_decoder": added, "model_max_length": 4096,
     }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(values))

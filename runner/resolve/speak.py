@@ -44,6 +44,8 @@ def resolve_speech(
     ladder = rungs(config, hardware, checkpoint)
     base, attention = _base(config, hardware, prompt_tokens, speech)
     steps = CONCESSIONS if config.memory_efficient and base.workload == "speak" else ()
+    if base.max_new_tokens <= SHORT_CHUNK:  # such sentences are decoded whole
+        steps = tuple(step for step in steps if step[0] != "codec_chunk")
     tried: list[tuple[str, str, Settings, Footprint]] = []
     for made in range(len(steps) + 1):
         conceded = replace(base, **{name: value for name, value, _ in steps[:made]})  # type: ignore[arg-type]
