@@ -77,7 +77,15 @@ def demonstration() -> None:
             (folder / "own" / "model" / f"{name}.yaml").write_text(f"# One of twelve.\nsource: local\npath: {path}\n")
         axis = "model=" + ",".join(models)
         sweep = Sweep(
-            folder, "-m", "--config-dir", "own", "workload=train", "precision=fp32", "workload.steps=25", axis
+            folder,
+            "-m",
+            "--config-dir",
+            "own",
+            "workload=train",
+            "precision=fp32",
+            "workload.steps=25",
+            "workload.sequence_length=16",
+            axis,
         )
         if can_limit_groups():
             sweep.limit_group(sweep.worker(5), 2**20)
