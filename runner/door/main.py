@@ -3,13 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from runner import __version__
 from runner.door.arguments import Arguments, check_overrides, read_arguments
 from runner.door.compose import check_configuration, explained
 from runner.door.help import help_page
 from runner.door.schema import config_folder, register
+from runner.door.sweep import announced_sweep, tell_sweep
 from runner.door.task import INTERRUPTED, Task
 from runner.endings import undisturbed
 from runner.errors import RunnerError
@@ -55,7 +55,7 @@ def _through_hydra(arguments: Arguments) -> int:
     """Let Hydra compose and launch, and return the exit code: the highest of the jobs'."""
     import hydra
 
-    task = Task(arguments)
+    task, codes = Task(arguments), [0]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, instead of printing and exiting with 1
     command = sys.argv
     sys.argv = [command[0], *arguments.argv]
@@ -66,20 +66,8 @@ def _through_hydra(arguments: Arguments) -> int:
         return ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 2
     finally:
         sys.argv = command
-        if task.sweep is not None:
+        sweep = announced_sweep()
+        if sweep is not None:
             with undisturbed():
-                _tell_sweep(task.sweep)
-    return max(task.codes, default=0)
-
-
-def _tell_sweep(folder: Path) -> None:
-    """Write the sweep's files and print its table, and below it what went wrong, also after an interrupt."""
-    from runner.compare import print_table
-    from runner.report import write_sweep
-    from runner.tracker import track_sweep
-
-    summary = write_sweep(folder)
-    track_sweep(summary.rows)
-    print()
-    print_table(summary.rows)
-    print(f"sweep       {summary.files[-1]}")
+                codes.append(tell_sweep(sweep))
+    return max([*task.codes, *codes], default=0)
