@@ -60,6 +60,7 @@ MISTAKES = {
     "seed=1,2": "several values are a sweep, which needs -m",
     "workload.sequence_length=half": "is neither a whole number nor auto",
     "memory.limit=1.5": "is not a whole number of bytes",
+    "-m hydra/launcher=joblib seed=1,2": "pip install hydra-joblib-launcher",
     "--frob": "unrecognized arguments: --frob",
     "--info=nonsense": "invalid choice: 'nonsense'",
     "--config-dir /nonexistent": "/nonexistent is not a folder",

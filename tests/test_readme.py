@@ -10,6 +10,7 @@ import runner
 from runner.door.arguments import check_overrides, read_arguments
 from runner.door.compose import check_configuration
 from runner.door.schema import groups, options, register
+from runner.errors import RequestError
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,7 +28,12 @@ def test_a_command_is_one(command: str) -> None:
         return  # needs a sweep; tests/test_run.py resumes one
     register()
     arguments = read_arguments(words[3:] if words[0] == "python" else words[1:])
-    check_overrides(arguments)
+    try:
+        check_overrides(arguments)
+    except RequestError as error:
+        if "hydra/launcher=" in command and "pip install hydra-" in error.message:
+            return  # that launcher is in a package of its own, which is not installed here
+        raise
     check_configuration(arguments)
 
 

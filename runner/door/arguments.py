@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import importlib.metadata
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -49,6 +50,11 @@ HINTS = {
 
 
 RESUME = "sweep.resume="
+PLUGINS = {
+    "joblib": "hydra-joblib-launcher", "ray": "hydra-ray-launcher", "ray_aws": "hydra-ray-launcher",
+    "submitit_local": "hydra-submitit-launcher", "submitit_slurm": "hydra-submitit-launcher",
+}  # fmt: skip
+"""launchers of Hydra's that come in packages of their own"""
 NUM_JOBS = "hydra.launcher.n_jobs"
 
 FREE_TEXT = (
@@ -160,9 +166,22 @@ def _quoted(override: str) -> str:
     return f"{key}={hydra_text(value)}" if key in FREE_TEXT and value and value != "null" else override
 
 
+def _check_launcher(override: str) -> None:
+    """Raise RequestError for a launcher of Hydra's whose plugin is not installed: what to install."""
+    key, _, launcher = override.partition("=")
+    if key != "hydra/launcher" or launcher not in PLUGINS:
+        return
+    package = PLUGINS[launcher]
+    try:
+        importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise RequestError(f"{override} needs a package that is not installed here: pip install {package}") from None
+
+
 def check_overrides(arguments: Arguments) -> None:
     """Raise RequestError for the first override that cannot be meant: what is wrong, what is near, what there is."""
     for override in arguments.overrides:
+        _check_launcher(override)
         key, equals, value = override.partition("=")
         bare = key.lstrip("+~").partition("@")[0]
         if _is_hydras(override):

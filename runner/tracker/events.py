@@ -43,7 +43,7 @@ def add(run: Told, metrics: Mapping[str, float], config: TrackerConfig) -> None:
 def _folder(run: Told, config: TrackerConfig) -> Path:
     if config.uri == AUTO:
         return run.folder
-    return Path(config.uri).expanduser() / config.experiment / run.run_id
+    return Path(os.path.expanduser(config.uri)) / config.experiment / run.run_id
 
 
 def _write(summaries: Sequence[tuple[int, Any]], folder: Path, *, at: float) -> None:
