@@ -67,7 +67,7 @@ def test_prediction_is_what_the_profiler_counts_on_real_tensors(model_type: str,
     changes = {"vocab_size": overrides.pop("vocab_size")} if "vocab_size" in overrides else {}
     made, values = checkpoint(model_type, **changes), settings(**overrides)
     predicted, measured = trace(made, values).peak.total, measure(made, values)
-    assert predicted == pytest.approx(measured, rel=8e-4)
+    assert predicted == pytest.approx(measured, rel=2e-3)
 
 
 def test_what_is_too_large_to_be_measured_is_named_and_no_more_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
