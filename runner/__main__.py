@@ -7,12 +7,12 @@ def main() -> None:
     import sys
 
     from runner.door.main import run_command_line
-    from runner.door.task import INTERRUPTED
+    from runner.errors import Interrupted
 
     try:
         code = run_command_line(sys.argv[1:])
     except KeyboardInterrupt:  # once more, while the first one was told
-        code = INTERRUPTED
+        code = Interrupted.exit_code
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is written; what is left is Python's own end
     sys.exit(code)
 

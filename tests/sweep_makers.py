@@ -127,6 +127,20 @@ def huge_checkpoint(folder: Path, *, gigabytes: int = 2000) -> Path:
     return folder
 
 
+def twelve_jobs(place: Path, *arguments: str) -> Sweep:
+    """A sweep of twelve models below `place`: number 3 does not fit, number 8 is cut off; job 5 is there to be killed."""
+    models = {f"model_{number}": FOLDER for number in range(12)}
+    models["model_3"] = huge_checkpoint(place / "huge")
+    models["model_8"] = truncated_checkpoint(place / "truncated")
+    (place / "own" / "model").mkdir(parents=True)
+    for name, path in models.items():
+        (place / "own" / "model" / f"{name}.yaml").write_text(f"# One of twelve.\nsource: local\npath: {path}\n")
+    sweep = Sweep(place, "-m", "--config-dir", "own", *arguments, "workload.steps=25", "model=" + ",".join(models))
+    if can_limit_groups():
+        sweep.limit_group(sweep.worker(5), 2**20)
+    return sweep
+
+
 def check_whole(folder: Path) -> int:
     """Assert that every file below `folder` is whole, and return how many there were.
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runner.embedded import FOLDER
-from tests.sweep_makers import Sweep, can_limit_groups, huge_checkpoint, truncated_checkpoint
+from tests.sweep_makers import Sweep, can_limit_groups, twelve_jobs
 
 pytestmark = pytest.mark.slow
 
@@ -158,15 +157,7 @@ def test_the_same_command_again_goes_on_where_the_first_began_a_folder(tmp_path:
 @pytest.mark.skipif(not can_limit_groups(), reason="needs root and a writable cgroup v1 memory hierarchy")
 def test_twelve_jobs_one_refused_one_killed_by_its_cgroup_one_with_a_bad_model(tmp_path: Path) -> None:
     """The demonstration; `python tests/benchmarks/sweep.py demo` prints it."""
-    models = {f"model_{number}": FOLDER for number in range(12)}
-    models["model_3"] = huge_checkpoint(tmp_path / "huge")
-    models["model_8"] = truncated_checkpoint(tmp_path / "truncated")
-    (tmp_path / "own" / "model").mkdir(parents=True)
-    for name, path in models.items():
-        (tmp_path / "own" / "model" / f"{name}.yaml").write_text(f"# One of twelve.\nsource: local\npath: {path}\n")
-    axis = "model=" + ",".join(models)
-    sweep = Sweep(tmp_path, "-m", "--config-dir", "own", *TRAIN, "workload.steps=25", axis)
-    sweep.limit_group(sweep.worker(5), 2**20)
+    sweep = twelve_jobs(tmp_path, *TRAIN)
     sweep.wait(4)
     expected = ["completed"] * 12
     expected[3], expected[5], expected[8] = "refused", "out_of_memory", "failed"

@@ -44,7 +44,8 @@ def test_what_is_told_is_what_the_record_says(tmp_path: Path) -> None:
     assert said.status == "completed"
     assert list(said.losses) == record["outcome"]["losses"]
     assert said.metrics["memory/predicted_peak"] == record["plan"]["footprint"]["peak"]
-    assert said.metrics["memory/work/peak_resident"] == record["memory"]["work"]["peak_resident"]
+    for phase in ("load", "work", "unload"):
+        assert said.metrics[f"memory/{phase}/peak_resident"] == record["memory"][phase]["peak_resident"]
     assert said.parameters["precision.name"] == "fp32"
     assert said.parameters["settings.steps"] == 3
     assert said.tags["run_id"] == record["run_id"]

@@ -1,6 +1,6 @@
 """Read records and set them side by side: rows, a table, CSV and JSON. It needs nothing but the records."""
 
-from runner.compare.files import write_csv, write_json, write_whole
+from runner.compare.files import write_asked, write_csv, write_json
 from runner.compare.rows import Row, collect, collect_with_records
 from runner.compare.table import COLUMNS, UNKNOWN, WORDS, cell, clean, print_table, shown_columns, table
 
@@ -16,7 +16,7 @@ __all__ = [
     "print_table",
     "shown_columns",
     "table",
+    "write_asked",
     "write_csv",
     "write_json",
-    "write_whole",
 ]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runner import files
 from runner.compare.rows import Row
 from runner.errors import RequestError
+from runner.files import write_whole
 
 SCHEMA_VERSION = 1
 
@@ -25,7 +25,7 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
     writer = csv.DictWriter(stream, [item.name for item in dataclasses.fields(Row)])
     writer.writeheader()
     writer.writerows(dataclasses.asdict(row) for row in rows)
-    write_whole(path, stream.getvalue())
+    write_asked(path, stream.getvalue())
 
 
 def write_json(rows: Sequence[Row], path: Path) -> None:
@@ -34,16 +34,16 @@ def write_json(rows: Sequence[Row], path: Path) -> None:
     Raises RequestError when the file cannot be written.
     """
     values = {"schema_version": SCHEMA_VERSION, "rows": [_plain(row) for row in rows]}
-    write_whole(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_asked(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all, in UTF-8, lines ended as in `text`.
+def write_asked(path: Path, text: str) -> None:
+    """Write a file where the user wants it, whole or not at all.
 
     Raises RequestError when it cannot be written.
     """
     try:
-        files.write_whole(path, text)
+        write_whole(path, text)
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}") from None
 

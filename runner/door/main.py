@@ -10,9 +10,9 @@ from runner.door.compose import check_configuration, explained
 from runner.door.help import help_page
 from runner.door.schema import config_folder, register
 from runner.door.sweep import announced_sweep, tell_sweep
-from runner.door.task import INTERRUPTED, Task
+from runner.door.task import Task
 from runner.endings import undisturbed
-from runner.errors import RunnerError
+from runner.errors import Interrupted, RunnerError
 from runner.files import remove_parts
 
 
@@ -25,7 +25,7 @@ def run_command_line(argv: Sequence[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("runner: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return Interrupted.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

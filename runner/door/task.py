@@ -10,12 +10,10 @@ from runner.config import RunConfig
 from runner.context import RunContext
 from runner.door.arguments import Arguments
 from runner.door.compose import to_run_config
-from runner.errors import RequestError
+from runner.errors import Interrupted, RequestError
 from runner.launch import Job, Shared, alone
 
 log = logging.getLogger(__name__)
-
-INTERRUPTED = 130
 
 
 @dataclass(slots=True)
@@ -24,13 +22,11 @@ class Task:
 
     arguments: Arguments
     codes: list[int] = field(default_factory=list)
-    sweep: Path | None = None
-    """the sweep's folder, once a job of it was prepared"""
 
     def __call__(self, composed: Any) -> int:
         """Do one job under Hydra's global configuration, and return its exit code."""
         code = self.prepare(composed).carry_out(alone())
-        if code == INTERRUPTED:
+        if code == Interrupted.exit_code:
             raise KeyboardInterrupt
         return code
 
@@ -49,8 +45,6 @@ class Task:
         settings = HydraConfig.get()
         folder = Path(settings.runtime.output_dir)
         is_sweep = settings.mode is RunMode.MULTIRUN
-        if is_sweep:
-            self.sweep = Path(str(settings.sweep.dir))
         if self._is_done(folder, list(settings.overrides.task)):
             return Job(folder=folder, carry_out=partial(self._kept, folder), is_done=True)
         context = self._context(composed, settings, folder, is_sweep)

@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config import RunConfig
 from runner.endings import interrupts_call, terminated_is_interrupted
-from runner.errors import RequestError
+from runner.errors import Interrupted, RequestError, WorkloadError
 from runner.files import write_whole
 from runner.launch.shared import SWEEP_OVERRIDES, Job, Shared, keep_overrides, split_work
 from runner.logs import handled_by_job, job_logging
@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 PACKAGE = "hydra_plugins"
 TARGET = f"{PACKAGE}.runner.RunnerLauncher"
 """Hydra takes plugins from below this package only, by the name that they are registered under"""
-INTERRUPTED, FAILED = 130, 5
 CARRIER = "runner.launch.handlers"
 """a logger that only carries handlers from logging's configuration to here"""
 
@@ -118,7 +117,7 @@ class RunnerLauncher(Launcher):
         for index, overrides in jobs:
             started = self._start(index, overrides)
             returns.append(self._finish(started, started.carry_out(self._shared, prefix="")))
-            if returns[-1].return_value == INTERRUPTED:
+            if returns[-1].return_value == Interrupted.exit_code:
                 raise KeyboardInterrupt
         return returns
 
@@ -160,7 +159,7 @@ class RunnerLauncher(Launcher):
         """Return the running thread of a job, which leaves its exit code in `ended`."""
 
         def see_through() -> None:
-            code = FAILED
+            code = WorkloadError.exit_code
             try:
                 code = started.carry_out(self._shared, prefix=f"[{started.index}] ")
             except Exception:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.axis import byte_scale, log_scale, number_scale
-from runner.compare import COLUMNS, UNKNOWN, WORDS, Row, cell, clean, shown_columns, write_whole
+from runner.compare import COLUMNS, UNKNOWN, WORDS, Row, cell, clean, shown_columns, write_asked
 from runner.picture import COLOURS, STACK
 from runner.report.bars import bar_of, bars, name_of, parts_legend
 from runner.report.scatter import SHAPES, Point, mark, scatter
@@ -34,7 +34,7 @@ def write_html(
 
     A row without a record is in the table and in no picture. Raises RequestError when the file cannot be written.
     """
-    write_whole(path, page(rows, records, title=title))
+    write_asked(path, page(rows, records, title=title))
 
 
 def page(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]], *, title: str) -> str:

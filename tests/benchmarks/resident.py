@@ -5,78 +5,36 @@ Each cell is planned in one worker and run in another, as `python -m runner` doe
 malloc's defaults would take, so that it runs with the tight malloc, whose need is predicted, not bounded.
 """
 
-import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from cells import cell, planned
 
 
 def cells() -> Iterator[Any]:
     """Yield RunConfigs."""
-    from runner.config import (
-        Checkpointing,
-        MemoryConfig,
-        ModelConfig,
-        Optimizer,
-        OptimizerConfig,
-        Precision,
-        PrecisionConfig,
-        RunConfig,
-        Source,
-        Workload,
-        WorkloadConfig,
-    )
-
-    def config(architecture: str, workload: str, precision: str, checkpointing: str, optimizer: str) -> RunConfig:
-        return RunConfig(
-            model=ModelConfig(source=Source.random, architecture=architecture),
-            workload=WorkloadConfig(
-                name=Workload(workload), micro_batch_size=4, steps=2, max_new_tokens=4, sequence_length=128
-            ),
-            precision=PrecisionConfig(name=Precision(precision)),
-            memory=MemoryConfig(checkpointing=Checkpointing(checkpointing)),
-            optimizer=OptimizerConfig(name=Optimizer(optimizer)),
-        )
-
+    shape = {"micro_batch_size": 4, "sequence_length": 128}
     for architecture, workload, precision in product(
         ("qwen3_0_6b", "llama_3_2_1b"), ("load", "forward", "generate"), ("fp32", "bf16")
     ):
-        yield config(architecture, workload, precision, "off", "adamw")
+        yield cell(architecture, workload, precision, max_new_tokens=4, **shape)
     for architecture, precision, checkpointing, optimizer in product(
         ("gpt2", "bert_base"), ("fp32", "bf16"), ("off", "on"), ("adamw", "sgd")
     ):
-        yield config(architecture, "train", precision, checkpointing, optimizer)
+        yield cell(architecture, "train", precision, checkpointing=checkpointing, optimizer=optimizer, **shape)
 
 
 def run(config: Any) -> tuple[int, int]:
     """Return the predicted and the measured peak of one run, in bytes."""
-    from runner import checkpoint as checkpoints
-    from runner import embedded, worker
-    from runner.hardware import describe
-    from runner.isolate import run_isolated
-
-    def quiet(message: Any) -> None:
-        pass
-
-    machine = describe(config.hardware, environment=os.environ)
-    found = checkpoints.inspect(config.model, source=config.source, environment=os.environ, embedded=embedded.FOLDER)
-    found = checkpoints.materialize(found, config.model, environment=os.environ)
-    plan = run_isolated(worker.make_plan, config, machine, found, on_message=quiet)
-    if plan.settings.workload == "train":
-        just_below = replace(machine, budget=int(0.92 * plan.footprint.peak))
-        plan = run_isolated(worker.make_plan, config, just_below, found, on_message=quiet)
+    made = planned(config)
     with tempfile.TemporaryDirectory() as folder:
-        done = run_isolated(
-            worker.work, config, replace(plan, forced=True), machine, found, Path(folder), on_message=quiet
-        )
-    return plan.footprint.peak, max(stats.peak_resident for stats in done.memory.values())
+        done = made.run(Path(folder))
+    return made.plan.footprint.peak, max(stats.peak_resident for stats in done.memory.values())
 
 
 def main(most: int) -> None:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from runner.embedded import FOLDER
-from tests.sweep_makers import Sweep, can_limit_groups, huge_checkpoint, truncated_checkpoint
+from tests.sweep_makers import Sweep, can_limit_groups, twelve_jobs
 
 JOBS = 6
 TRIVIAL = ("workload=load", "precision=bf16")
@@ -68,29 +67,9 @@ def speed_up(repeats: int) -> None:
 def demonstration() -> None:
     """Print the end of a sweep of twelve jobs in which three go wrong."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        models = {f"model_{number}": FOLDER for number in range(12)}
-        models["model_3"] = huge_checkpoint(folder / "huge")
-        models["model_8"] = truncated_checkpoint(folder / "truncated")
-        (folder / "own" / "model").mkdir(parents=True)
-        for name, path in models.items():
-            (folder / "own" / "model" / f"{name}.yaml").write_text(f"# One of twelve.\nsource: local\npath: {path}\n")
-        axis = "model=" + ",".join(models)
-        sweep = Sweep(
-            folder,
-            "-m",
-            "--config-dir",
-            "own",
-            "workload=train",
-            "precision=fp32",
-            "workload.steps=25",
-            "workload.sequence_length=16",
-            axis,
-        )
-        if can_limit_groups():
-            sweep.limit_group(sweep.worker(5), 2**20)
-        else:
+        if not can_limit_groups():
             print("no cgroup can be made here, so nothing is killed by one: that needs root and cgroup v1")
+        sweep = twelve_jobs(Path(place), "workload=train", "precision=fp32", "workload.sequence_length=16")
         sweep.wait(4 if can_limit_groups() else 3)
         print(sweep.out[sweep.out.rindex("\njob ", 0, sweep.out.index("\n0 ")) :])
         print(f"exit code {sweep.process.returncode}; {json.dumps(sorted(p.name for p in sweep.folder.iterdir()))}")

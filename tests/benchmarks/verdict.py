@@ -6,7 +6,6 @@ run out of memory. It prints one line per cell and asserts nothing. The cells ne
 counts threads' stacks too (48 MiB), which is more than 5 % of a small run.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from cells import Planned, cell, planned
 
 SHARE = 0.95
 LOADS = ("qwen3_0_6b", "llama_3_2_1b")
@@ -25,93 +24,50 @@ TRAINS = ("gpt2", "bert_base")
 
 def cells() -> Iterator[Any]:
     """Yield RunConfigs."""
-    from runner.config import (
-        Checkpointing,
-        MemoryConfig,
-        ModelConfig,
-        Optimizer,
-        OptimizerConfig,
-        Precision,
-        PrecisionConfig,
-        RunConfig,
-        Source,
-        Workload,
-        WorkloadConfig,
-    )
-
-    def config(architecture: str, workload: str, precision: str, **more: Any) -> RunConfig:
-        return RunConfig(
-            model=ModelConfig(source=Source.random, architecture=architecture),
-            workload=WorkloadConfig(
-                name=Workload(workload), micro_batch_size=more.get("batch", 1), steps=2, max_new_tokens=3,
-                sequence_length=more.get("length", 64),
-            ),
-            precision=PrecisionConfig(name=Precision(precision), pure=more.get("pure", False)),
-            memory=MemoryConfig(checkpointing=Checkpointing(more.get("checkpointing", "off"))),
-            optimizer=OptimizerConfig(name=Optimizer(more.get("optimizer", "adamw"))),
-        )  # fmt: skip
-
     for architecture, precision in product(LOADS, ("fp32", "bf16", "fp16")):
-        yield config(architecture, "load", precision)
+        yield cell(architecture, "load", precision)
     for architecture, precision, length in product(LOADS, ("fp32", "bf16"), (16, 64, 128, 256)):
-        yield config(architecture, "forward", precision, length=length)
-        yield config(architecture, "generate", precision, length=length)
-    for architecture, (precision, pure), checkpointing, batch, length in product(
-        TRAINS, (("fp32", False), ("bf16", False)), ("off", "on"), (1, 2, 3), (64, 128)
+        yield cell(architecture, "forward", precision, sequence_length=length)
+        yield cell(architecture, "generate", precision, sequence_length=length, max_new_tokens=3)
+    for architecture, precision, checkpointing, batch, length in product(
+        TRAINS, ("fp32", "bf16"), ("off", "on"), (1, 2, 3), (64, 128)
     ):
-        yield config(
-            architecture, "train", precision, pure=pure, checkpointing=checkpointing, batch=batch, length=length
-        )
+        shape = {"micro_batch_size": batch, "sequence_length": length}
+        yield cell(architecture, "train", precision, checkpointing=checkpointing, **shape)
     for architecture, checkpointing, batch, length in product(TRAINS, ("off", "on"), (4, 8), (128, 256)):
-        yield config(
-            architecture, "train", "fp32", optimizer="sgd", checkpointing=checkpointing, batch=batch, length=length
-        )
+        shape = {"micro_batch_size": batch, "sequence_length": length}
+        yield cell(architecture, "train", "fp32", optimizer="sgd", checkpointing=checkpointing, **shape)
 
 
 def judge(config: Any) -> str:
     """Run one cell three times and return its line."""
-    from runner import checkpoint as checkpoints
-    from runner import embedded, worker
-    from runner.errors import OutOfMemory, RunnerError
-    from runner.hardware import describe
-    from runner.isolate import run_isolated
-
-    def quiet(message: Any) -> None:
-        pass
-
-    machine = describe(config.hardware, environment=os.environ)
-    found = checkpoints.inspect(config.model, source=config.source, environment=os.environ, embedded=embedded.FOLDER)
-    found = checkpoints.materialize(found, config.model, environment=os.environ)
-    plan = run_isolated(worker.make_plan, config, machine, found, on_message=quiet)
-    if (
-        plan.settings.workload == "train"
-    ):  # with a tight malloc, whose need is exact; the default one's is an upper bound
-        just_below = replace(machine, budget=int(0.92 * plan.footprint.peak))
-        plan = run_isolated(worker.make_plan, config, just_below, found, on_message=quiet)
+    made = planned(config)
+    plan, settings = made.plan, made.plan.settings
     need = plan.footprint.peak
-
-    def outcome(limit: int, plan: Any) -> str:
-        asked = replace(config, memory=replace(config.memory, limit=str(limit), force=True))
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                run_isolated(worker.work, asked, plan, machine, found, Path(folder), on_message=quiet, phase="load")
-            except OutOfMemory:
-                return "out of memory"
-            except RunnerError as error:
-                return f"{type(error).__name__}: {error.message[:60]}"
-        return "completed"
-
-    tight = replace(machine, budget=int(SHARE * need))
-    refused = not run_isolated(worker.make_plan, config, tight, found, on_message=quiet).fits
-    at_need = outcome(need + plan.margin, plan)
-    below = outcome(int(SHARE * need), replace(plan, forced=True))
-    settings = plan.settings
+    refused = not made.with_budget(int(SHARE * need)).plan.fits
+    at_need = _outcome(made, need + plan.margin, plan)
+    below = _outcome(made, int(SHARE * need), replace(plan, forced=True))
     return (
         f"{config.model.architecture:13} {settings.workload:8} {settings.precision} {config.optimizer.name.value:6} "
         f"{config.memory.checkpointing.value:4} {settings.micro_batch_size}x{settings.sequence_length:<4} "
         f"need {need / 2**30:5.2f} GiB  at need+margin: {at_need:14} at {SHARE}: "
         f"{'refused' if refused else 'NOT REFUSED'}, forced: {below}"
     )
+
+
+def _outcome(made: Planned, limit: int, plan: Any) -> str:
+    """Carry a cell out under an enforced limit, and say how it ended."""
+    from runner.errors import OutOfMemory, RunnerError
+
+    asked = replace(made.config, memory=replace(made.config.memory, limit=str(limit), force=True))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            made.run(Path(folder), config=asked, plan=plan)
+        except OutOfMemory:
+            return "out of memory"
+        except RunnerError as error:
+            return f"{type(error).__name__}: {error.message[:60]}"
+    return "completed"
 
 
 def main(most: int, workloads: str) -> None:

@@ -2,7 +2,7 @@
 
 
 def rearrange(*arguments: object, **options: object) -> object:
-    raise NotImplementedError("only the 25 Hz codec needs it")
+    raise ImportError("einops is not installed; the 25 Hz codec alone needs it")
 
 
 repeat = rearrange
