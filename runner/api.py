@@ -51,7 +51,7 @@ def plan(model: str | Path = "embedded", **options: Any) -> "Plan":
     Options: workload ("load", "forward", "generate", "train"), precision, activation_checkpointing ("off", "on",
     "auto"), memory_efficient, memory_limit ("6GiB"; planned with, not enforced on your process), device,
     hardware (a profile's name, such as "tesla_t4_16gb", or a Hardware, for a machine that is not here),
-    micro_batch_size, sequence_length, max_new_tokens, optimizer and seed.
+    micro_batch_size, sequence_length, max_new_tokens, optimizer, adapter and seed.
     """
     made: Plan = _planned(model, options)[3]
     return made
@@ -204,6 +204,10 @@ def _config(model: str | Path, options: Mapping[str, Any]) -> RunConfig:
         memory_efficient=options.pop("memory_efficient", True),
         seed=options.pop("seed", 0),
     )
+    if "adapter" in options:
+        from runner.config import Adapter, AdapterConfig
+
+        config = replace(config, adapter=AdapterConfig(name=_member(Adapter, options.pop("adapter"), "adapter")))
     if "optimizer" in options:
         from runner.config import Optimizer, OptimizerConfig
 

@@ -9,6 +9,7 @@ from runner.errors import RequestError
 from runner.units import parse_size
 
 AUTO = "auto"
+ALL_LINEAR = "all-linear"
 
 
 class Source(Enum):
@@ -52,6 +53,7 @@ class Optimizer(Enum):
     """The training step's optimizer."""
 
     adamw = "adamw"
+    adamw_8bit = "adamw_8bit"
     sgd = "sgd"
     adafactor = "adafactor"
 
@@ -63,6 +65,13 @@ class OptimizerImplementation(Enum):
     forloop = "forloop"
     foreach = "foreach"
     fused = "fused"
+
+
+class Adapter(Enum):
+    """What is trained beside a frozen model."""
+
+    none = "none"
+    lora = "lora"
 
 
 class Tracker(Enum):
@@ -271,7 +280,7 @@ class OptimizerConfig:
     """What a training step does with the gradients."""
 
     name: Optimizer = Optimizer.adamw
-    """adamw | sgd | adafactor"""
+    """adamw | adamw_8bit | sgd | adafactor"""
     learning_rate: float = 1e-4
     """step size"""
     weight_decay: float = 0.01
@@ -286,6 +295,28 @@ class OptimizerConfig:
             value = getattr(self, name)
             if not 0.0 <= value < float("inf"):
                 raise RequestError(f"optimizer.{name}={value} must be 0 or more and finite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterConfig:
+    """Which small matrices are trained while the model itself stays as it is (LoRA, Hu et al., 2021)."""
+
+    name: Adapter = Adapter.none
+    """none | lora"""
+    rank: int = 16
+    """columns of the two matrices beside each layer"""
+    alpha: int = 32
+    """their product is scaled by alpha / rank"""
+    targets: list[str] = field(default_factory=lambda: [ALL_LINEAR])
+    """names of the layers that get them; all-linear: each linear layer but the head"""
+
+    def __post_init__(self) -> None:
+        _at_least_one("adapter.rank", self.rank)
+        _at_least_one("adapter.alpha", self.alpha)
+        if not self.targets or not all(isinstance(name, str) and name.strip() for name in self.targets):
+            raise RequestError(
+                f"adapter.targets={self.targets}: give [{ALL_LINEAR}], or layers' names, [q_proj,v_proj]"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +347,7 @@ class RunConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     memory_efficient: bool = True
     """false: no memory-saving feature is used and nothing is conceded"""

@@ -36,6 +36,11 @@ class Settings:
     steps: int = 3
     grad_accum_steps: int = 1
     temperature: float = 0.0
+    adapter: str = "none"
+    """none, or lora: the model is frozen, and small matrices beside its layers are trained"""
+    adapter_rank: int = 16
+    adapter_alpha: int = 32
+    adapter_targets: tuple[str, ...] = ("all-linear",)
     optimizer: str = "adamw"
     optimizer_implementation: str = "forloop"
     """forloop, foreach or fused"""

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from runner.adapters import adamw_8bit, add_lora
 from runner.checkpoint import Checkpoint
 from runner.errors import CheckpointError, RequestError
 from runner.settings import Settings
@@ -118,6 +119,8 @@ def prepare(model: Any, settings: Settings) -> None:
             parameter.requires_grad_(training)
     if training:
         model.config.use_cache = False
+    if training and settings.adapter == "lora":
+        add_lora(model, settings)
     _checkpoint_layers(model, settings.checkpointed_layers if training else 0)
 
 
@@ -180,6 +183,8 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "adafactor":
         return torch.optim.Adafactor(parameters, foreach=how == "foreach", **options)
+    if settings.optimizer == "adamw_8bit":
+        return adamw_8bit(parameters, **options)
     options |= {"foreach": how == "foreach", "fused": how == "fused"}
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, momentum=settings.momentum, **options)

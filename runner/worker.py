@@ -10,6 +10,7 @@ from typing import Any
 from runner.checkpoint import Checkpoint
 from runner.config import RunConfig, Workload
 from runner.errors import OutOfMemory, RequestError, RunnerError
+from runner.extras import check_installed
 from runner.hardware import Hardware
 from runner.isolate import Message, Send
 from runner.meter import MemoryStats
@@ -69,6 +70,7 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
     from runner.workload.prompt import count_prompt_tokens
     from runner.workload.suits import check_suits
 
+    check_installed(config)
     quiet_libraries()
     if is_qwen3_tts(checkpoint) or config.workload.planned is Workload.speak:
         return plan_speech(config, hardware, checkpoint)

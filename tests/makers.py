@@ -61,7 +61,7 @@ def footprint(peak: int, **overrides: Any) -> Footprint:
 def linear_model(*, parameters: int = 1000 * MILLION, per_token: int = MiB, per_layer: int = 0) -> Any:
     """A predictor whose figures can be worked out by hand.
 
-    Parameters and their gradients and AdamW states in parameter_dtype; `per_token` bytes for each token of the
+    Parameters, and unless they are frozen their gradients and AdamW states, in parameter_dtype; `per_token` bytes for each token of the
     batch; `per_layer` bytes for each layer that is not checkpointed.
     """
 
@@ -69,7 +69,8 @@ def linear_model(*, parameters: int = 1000 * MILLION, per_token: int = MiB, per_
         size = parameters * ITEMSIZE[settings.parameter_dtype]
         tokens = settings.micro_batch_size * settings.sequence_length
         if settings.workload == "train":
-            size *= {"adamw": 4, "adafactor": 2, "sgd": 2}[settings.optimizer]
+            states = {"adamw": 4, "adamw_8bit": 3, "adafactor": 2, "sgd": 2}[settings.optimizer]
+            size *= states if settings.adapter == "none" else 1
             size += per_layer * (settings.num_layers - settings.checkpointed_layers)
         if settings.workload == "generate":
             tokens += settings.max_new_tokens

@@ -12,6 +12,7 @@ FLOORS = [
     {"units", "errors", "logs", "embedded", "preload", "fidelity", "endings"},
     {"settings", "context", "isolate", "meter", "axis", "files"},
     {"config", "limit"},
+    {"extras", "adapters"},
     {"hardware", "checkpoint"},
     {"speech"},
     {"steps"},

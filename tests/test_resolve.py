@@ -8,7 +8,7 @@ from runner.errors import RequestError
 from runner.hardware import Hardware
 from runner.predict import Footprint, predict
 from runner.predict.overhead import first_use
-from runner.resolve import Plan, margin_for, refusal, resolve
+from runner.resolve import Plan, margin_for, refusal, remedies, resolve
 from runner.resolve.fit import MARGIN_LEAST
 from runner.settings import Settings
 from runner.units import GiB, KiB, MiB
@@ -18,6 +18,11 @@ from tests.predict_makers import settings as some_settings
 
 LOAD = {"name": Workload.load}
 TRAIN = {"name": Workload.train}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_optional_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remedies, "is_installed", lambda override: False)
 
 
 def plan_for(config: RunConfig, machine: Hardware, *, predict: Any = None, num_layers: int = 8, **values: Any) -> Plan:

@@ -1,36 +1,21 @@
 """Runs told to MLflow and TensorBoard, read back with these libraries themselves."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.config import Tracker, TrackerConfig
-from runner.errors import RequestError
 from runner.record import read_record
-from runner.tracker import check_installed, told
+from runner.tracker import told
+from tests.extras_makers import needs
 from tests.test_run import run
-
-
-def needs(package: str) -> pytest.MarkDecorator:
-    """Skip where the extra is not installed."""
-    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"the extra {package} is not installed")
 
 
 def flat(folder: Path) -> Path:
     """The folder of the only record below `folder`."""
     (path,) = folder.rglob("record.json")
     return path.parent
-
-
-def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    check_installed(TrackerConfig())
-    for name in (Tracker.mlflow, Tracker.tensorboard):
-        with pytest.raises(RequestError, match=f"pip install {name.value}"):
-            check_installed(TrackerConfig(name=name))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from runner.config import RunConfig
 from runner.door.arguments import Arguments
 from runner.door.schema import config_folder, keys
 from runner.errors import RequestError, RunnerError
-from runner.tracker import check_installed
+from runner.extras import check_installed
 
 MOST_JOBS_CHECKED = 64
 
@@ -30,7 +30,7 @@ def check_configuration(arguments: Arguments) -> None:
             check_launcher(composed.hydra)
             with open_dict(composed):
                 del composed["hydra"]
-            check_installed(to_run_config(composed).tracker)
+            check_installed(to_run_config(composed))
 
 
 def to_run_config(composed: Any) -> RunConfig:

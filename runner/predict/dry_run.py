@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from runner import steps
 from runner.checkpoint import Checkpoint
@@ -124,7 +124,9 @@ def _trace_forward(model: Any, settings: Settings, tracer: Tracer) -> None:
 
 def _trace_train(model: Any, settings: Settings, tracer: Tracer) -> None:
     """Trace one step, the second where there is one: the optimizer's state is there, and no later one is higher."""
-    optimizer, scaler = steps.make_optimizer(model, settings), steps.make_scaler(settings)
+    with unset_fake_temporarily():  # tables of numbers that an optimizer brings must have values
+        optimizer = steps.make_optimizer(model, settings)
+    scaler = steps.make_scaler(settings)
     if settings.steps > 1:
         _make_state(model, optimizer)
     tracer.enter("forward")

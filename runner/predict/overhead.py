@@ -31,7 +31,8 @@ KEPT_CHECKPOINTED, KEPT_CHECKPOINTED_AT_MOST = 1.6, 512 * MiB
 the tensors beside 60 to 161 MiB of them, yet 9 % beside 1.8 GiB, since glibc maps blocks above 32 MiB one by one."""
 TIGHT = 48 * MiB
 """The same in training when malloc gives large blocks back at once: 38 to 45 MiB in all of those cases."""
-
+PACKAGES = {"lora": 20 * MiB, "adamw_8bit": 45 * MiB}
+"""Resident size of what these bring, peft 0.21 and bitsandbytes 0.50, imported after transformers."""
 
 SPEAK, SPEAK_KEPT, SPEAK_KEPT_AT_MOST = 70 * MiB, 0.02, 100 * MiB
 """The same in speaking: 65 MiB with the tiny Qwen3-TTS, 150 beside 3.4 and 4.0 GiB of tensors."""
@@ -67,12 +68,15 @@ def first_use(settings: Settings, hardware: Hardware, tensors: int) -> int:
     workload = settings.workload
     if workload == "speak":
         return SPEAK + min(int(SPEAK_KEPT * tensors), SPEAK_KEPT_AT_MOST)
+    imported = PACKAGES["lora"] * (settings.adapter == "lora") + PACKAGES["adamw_8bit"] * (
+        settings.optimizer == "adamw_8bit"
+    )
     if settings.host_allocator == "tight":
-        return TIGHT
+        return TIGHT + imported
     kept = min(int(KEPT.get(workload, 0.0) * tensors), KEPT_AT_MOST.get(workload, tensors))
     if workload == "train" and settings.checkpointed_layers:
         kept = max(kept, min(int(KEPT_CHECKPOINTED * tensors), KEPT_CHECKPOINTED_AT_MOST))
-    return LOADING if workload == "load" else FIRST_USE.get(workload, 0) + kept
+    return LOADING if workload == "load" else FIRST_USE.get(workload, 0) + kept + imported
 
 
 def while_loading(hardware: Hardware) -> int:

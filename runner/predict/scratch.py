@@ -38,6 +38,8 @@ def scratch(func: Any, args: tuple[Any, ...]) -> int:
         return sum(0 if _is_plain(value) else value.numel() * value.element_size() for value in _factors(func, args))
     if func in _ELEMENTWISE:
         return _casts(*args[:2])
+    if getattr(func, "namespace", "") == "bitsandbytes" and func.name().endswith("8bit_blockwise"):
+        return _adamw_8bit(args[2])
     return 0
 
 
@@ -58,6 +60,15 @@ def _casts(first: Any, second: Any) -> int:
         return 0
     common = torch.result_type(first, second)
     return sum(value.numel() * common.itemsize for value in (first, second) if value.dtype is not common and value.ndim)
+
+
+def _adamw_8bit(parameter: torch.Tensor) -> int:
+    """Both states and the gradient in float32, a root and the divisor made of it; the parameter too, if it is lower.
+
+    _optimizer_update_8bit_blockwise_cpu in bitsandbytes' backends/cpu/ops.py; its CUDA kernel takes nothing.
+    """
+    copies = 5 if parameter.dtype is torch.float32 else 6
+    return copies * 4 * parameter.numel()
 
 
 def _factors(func: Any, args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -310,7 +310,7 @@ def _label_of(code: CodeType) -> str:
     """Return what the Python function makes that called the operation."""
     if code.co_filename.endswith("cache_utils.py"):
         return "kv_cache"
-    if code.co_name == "_init_group" and "/optim/" in code.co_filename:
+    if code.co_name in ("_init_group", "init_state", "get_state_buffer") and "/optim/" in code.co_filename:
         return "optimizer_state"
     return "workspace"
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from runner.checkpoint import Checkpoint
 from runner.config import (
     AUTO,
+    Adapter,
     Attention,
     Checkpointing,
+    Optimizer,
     OptimizerImplementation,
     Precision,
     RunConfig,
@@ -140,6 +142,7 @@ def _base_settings(
     implementation, implementation_choice = _optimizer_implementation(config, hardware)
     length, length_choice = _sequence_length(config, prompt_tokens)
     training_choices = (implementation_choice,) if planned is Workload.train else ()
+    trained = planned is Workload.train and config.adapter.name is not Adapter.none
     settings = Settings(
         workload=planned.value,
         device=hardware.device,
@@ -153,6 +156,10 @@ def _base_settings(
         steps=workload.steps,
         grad_accum_steps=workload.grad_accum_steps,
         temperature=workload.temperature,
+        adapter=config.adapter.name.value if trained else Adapter.none.value,
+        adapter_rank=config.adapter.rank,
+        adapter_alpha=config.adapter.alpha,
+        adapter_targets=tuple(config.adapter.targets),
         optimizer=config.optimizer.name.value,
         optimizer_implementation=implementation,
         learning_rate=config.optimizer.learning_rate,
@@ -172,7 +179,21 @@ def _base_settings(
         value=hardware.device,
         reason=hardware.sources.get("device", hardware.name),
     )
-    return settings, (device, *length_choices, *training_choices)
+    return settings, (device, *length_choices, *training_choices, *_adapter_choice(config, settings))
+
+
+def _adapter_choice(config: RunConfig, settings: Settings) -> tuple[Choice, ...]:
+    asked = config.adapter
+    if asked.name is Adapter.none:
+        return ()
+    if settings.adapter == "none":
+        reason = f"no effect: {settings.workload} trains nothing"
+    else:
+        reason = (
+            f"asked for: rank {asked.rank}, beside {', '.join(asked.targets)}; the model is frozen, without gradients "
+            "and optimizer state"
+        )
+    return (Choice(name="adapter", asked=asked.name.value, value=settings.adapter, reason=reason),)
 
 
 def _sequence_length(config: RunConfig, prompt_tokens: int | None) -> tuple[int, Choice]:
@@ -192,6 +213,13 @@ def _sequence_length(config: RunConfig, prompt_tokens: int | None) -> tuple[int,
 
 def _optimizer_implementation(config: RunConfig, hardware: Hardware) -> tuple[str, Choice]:
     asked = config.optimizer.implementation
+    if config.optimizer.name is Optimizer.adamw_8bit:
+        if asked is not OptimizerImplementation.auto:
+            raise RequestError(
+                f"optimizer.implementation={asked.value}: adamw_8bit has one form, bitsandbytes' kernel; leave it out"
+            )
+        reason = "bitsandbytes' kernel, one parameter at a time"
+        return "fused", Choice(name="optimizer_implementation", asked="auto", value="fused", reason=reason)
     if asked is not OptimizerImplementation.auto:
         value, reason = asked.value, "asked for"
     elif hardware.device_type == "cpu":
@@ -267,8 +295,10 @@ def _precision_choice(config: RunConfig, taken: Candidate, tried: list[Candidate
     if not taken.fits:
         reasons.append("it does not fit either" if too_large else "it does not fit")
     mixed = taken.settings.autocast
-    if mixed:
+    if mixed and taken.settings.adapter == "none":
         reasons.append("parameters stay in fp32 under autocast")
+    elif mixed:
+        reasons.append(f"the frozen weights in {taken.settings.precision}, the adapter's in fp32 under autocast")
     asked: Precision = config.precision.name
     return Choice(name="precision", asked=asked.value, value=taken.settings.precision, reason="; ".join(reasons))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from runner.config import RunConfig
+from runner.extras import is_installed
 from runner.hardware import Hardware
 from runner.predict.footprint import Footprint
 from runner.resolve.types import Remedy
@@ -98,6 +99,7 @@ def _kinds(settings: Settings, config: RunConfig, hardware: Hardware) -> Iterato
     yield _halved(settings, "sequence_length", SHORTEST_SEQUENCE) if not fixed else []
     yield _optimizer(settings)
     yield _pure(settings)
+    yield _adapter(settings)
 
 
 def _checkpointing(settings: Settings) -> list[Change]:
@@ -162,7 +164,10 @@ def _micro_batch(settings: Settings) -> list[Change]:
 def _optimizer(settings: Settings) -> list[Change]:
     if settings.workload != "train" or settings.optimizer == "sgd":
         return []
-    names = ["adafactor", "sgd"] if settings.optimizer == "adamw" else ["sgd"]
+    lower = ["adamw_8bit"] if is_installed("optimizer=adamw_8bit") else []
+    names = {"adamw": [*lower, "adafactor", "sgd"], "adamw_8bit": ["adafactor", "sgd"], "adafactor": ["sgd"]}[
+        settings.optimizer
+    ]
     return [
         Change(
             override=f"optimizer={name}", settings=replace(settings, optimizer=name, optimizer_implementation="forloop")
@@ -177,14 +182,25 @@ def _pure(settings: Settings) -> list[Change]:
     return [Change(override="precision.pure=true", settings=with_precision(settings, settings.precision, pure=True))]
 
 
+def _adapter(settings: Settings) -> list[Change]:
+    if settings.workload != "train" or settings.adapter != "none" or not is_installed("adapter=lora"):
+        return []
+    pure = settings.precision != "fp32" and not settings.autocast
+    lora = with_precision(replace(settings, adapter="lora"), settings.precision, pure=pure)
+    return [Change(override="adapter=lora", settings=lora)]
+
+
 def with_precision(settings: Settings, precision: str, *, pure: bool) -> Settings:
-    """Return `settings` in `precision`: cast for inference; in training fp32 parameters under autocast unless pure."""
+    """Return `settings` in `precision`: cast for inference; in training fp32 parameters under autocast unless pure.
+
+    What an adapter leaves frozen is cast as for inference: it gets no updates that fp32 would be needed for.
+    """
     dtype = DTYPES[precision]
     mixed = settings.workload == "train" and precision != "fp32" and not pure
     return replace(
         settings,
         precision=precision,
-        parameter_dtype="float32" if mixed else dtype,
+        parameter_dtype="float32" if mixed and settings.adapter == "none" else dtype,
         compute_dtype=dtype,
         autocast=mixed,
         grad_scaler=mixed and precision == "fp16",

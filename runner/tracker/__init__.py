@@ -1,6 +1,5 @@
 """Tell a finished run to an experiment log. The record is there before; whatever fails here costs a line, no run."""
 
-import importlib.util
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,28 +9,17 @@ from typing import Any
 from runner.compare import Row
 from runner.config import Tracker, TrackerConfig
 from runner.context import RunContext
-from runner.errors import RequestError
 from runner.record import read_record
 from runner.tracker import events, mlruns
 from runner.tracker.told import Told, fidelity_metrics, told
 
-__all__ = ["Told", "check_installed", "told", "track", "track_sweep"]
+__all__ = ["Told", "told", "track", "track_sweep"]
 
 log = logging.getLogger(__name__)
 
 LOGS = {Tracker.mlflow: mlruns, Tracker.tensorboard: events}
 _ONE_AT_A_TIME = threading.Lock()
 """jobs of a sweep that end together would migrate one new database twice"""
-
-
-def check_installed(config: TrackerConfig) -> None:
-    """Raise RequestError when the log's package is not installed; it is not imported for that."""
-    if config.name is Tracker.none:
-        return
-    package = config.name.value
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:  # a folder of that name is found, but has no origin
-        raise RequestError(f"tracker={package} needs a package that is not installed here: pip install {package}")
 
 
 def track(context: RunContext) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.adapters import save_adapter
 from runner.errors import WorkloadError
 from runner.files import written_aside
 from runner.settings import Settings
@@ -62,17 +63,19 @@ def train(job: Job) -> Outcome:
         if step == 0:
             _check(witness, job)
     _write_losses(job.folder / LOSSES, losses, seconds)
+    saved = save_adapter(model, settings, job.folder)
     tokens = settings.steps * settings.grad_accum_steps * settings.micro_batch_size * settings.sequence_length
     return Outcome(
         num_tokens=tokens,
         seconds=sum(seconds),
         tokens_per_second=tokens / sum(seconds),
         losses=tuple(losses),
-        files=(LOSSES,),
+        files=(LOSSES, *saved),
         finite=True,
         dtype_histogram=job.loaded.dtype_histogram,
         details={
             "step_seconds": seconds,
+            "trained_parameters": sum(value.numel() for value in model.parameters() if value.requires_grad),
             "recomputed_layers": _num_recomputed(witness, settings.grad_accum_steps),
             "data": job.config.text_file or "synthetic tokens",
         },
@@ -80,7 +83,8 @@ def train(job: Job) -> Outcome:
 
 
 def _require_finite_loss(loss: float, step: int, settings: Settings) -> None:
-    if not math.isfinite(loss) and settings.parameter_dtype == "float16" and settings.optimizer == "adamw" and step > 1:
+    pure = settings.parameter_dtype == "float16" and not settings.autocast
+    if not math.isfinite(loss) and pure and settings.optimizer == "adamw" and step > 1:
         raise WorkloadError(
             f"the loss of step {step} is not finite: with precision.pure=true AdamW's epsilon, 1e-8, is zero in fp16, "
             f"and it divides by zero; leave out precision.pure, or take optimizer=adafactor"
