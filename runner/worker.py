@@ -110,7 +110,9 @@ def plan_speech(config: RunConfig, hardware: Hardware, checkpoint: Checkpoint) -
             "model=qwen3_tts_0_6b, or model.path=DIR with one)"
         )
     if planned not in (Workload.load, Workload.speak):
-        raise RequestError(f"workload={planned.value}: {checkpoint.architecture} does speak, train and load")
+        raise RequestError(
+            f"workload={planned.value}: {checkpoint.architecture} has the workloads speak, train and load"
+        )
     speech = None
     if planned is Workload.speak and (config.workload.name is Workload.speak or config.workload.reference_audio):
         speech = check_request(config.workload, checkpoint)
