@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ M_MMAP_THRESHOLD = -3
 LARGE_BLOCK = 256 * 1024
 """From this size on a block is mapped by itself and given back when it is freed. glibc raises its threshold as the
 program goes on, up to 32 MiB; smaller blocks stay in a heap that cannot shrink below its last block."""
+
+KERNELS = 32
+"""compiled kernels that oneDNN keeps where shapes change all the time; a step's own shapes are fewer"""
 
 OUT_OF_MEMORY_WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
@@ -104,6 +108,14 @@ def tighten_malloc() -> None:
     """Make malloc give large blocks back when they are freed, for the rest of this process."""
     if can_tighten_malloc():
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+
+
+def keep_few_kernels() -> None:
+    """Let oneDNN keep KERNELS of its compiled kernels, for the rest of this process; before its first use.
+
+    It makes one for each shape and keeps 1024: sentences differ in length, so a chapter would fill the cache.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -192,4 +192,5 @@ def _short(name: str) -> str:
         "codec_dtype": "codec",
         "text_embedding": "text embed.",
         "codec_chunk": "chunk",
+        "kernel_cache": "kernels",
     }.get(name, name)

@@ -109,8 +109,8 @@ def _street(config: RunConfig, context: RunContext, shared: Shared, recorder: "R
     narrator.checkpoint(found)
 
     check_texts(config.workload)
-    if is_qwen3_tts(found) and config.workload.name is not Workload.plan:
-        require_package()
+    if is_qwen3_tts(found) and (config.workload.name is not Workload.plan or config.workload.planned is Workload.train):
+        require_package()  # what training takes is traced on the package's own classes
         if config.workload.planned is Workload.speak:
             check_request(config.workload, found)
     workers = Workers(
@@ -143,7 +143,7 @@ def _street(config: RunConfig, context: RunContext, shared: Shared, recorder: "R
 
 def _plan(config: RunConfig, machine: Hardware, found: Checkpoint, workers: Workers, narrator: Narrator) -> Plan:
     """Return the plan: from headers alone where they can answer, else traced in a worker."""
-    if config.workload.name is Workload.plan and is_qwen3_tts(found):
+    if config.workload.name is Workload.plan and is_qwen3_tts(found) and config.workload.planned is not Workload.train:
         return worker.plan_speech(config, machine, found)
     if config.workload.name is Workload.plan and config.workload.planned is Workload.load:
         return resolve(config, machine, found, predict=lambda settings: predict(found, settings, machine), num_layers=0)

@@ -18,6 +18,7 @@ from runner.adapters import adamw_8bit, add_lora
 from runner.checkpoint import Checkpoint
 from runner.errors import CheckpointError, RequestError
 from runner.settings import Settings
+from runner.speech.identity import MODEL_TYPE as SPEECH
 
 Batch = dict[str, Tensor]
 CORRUPTED = 0.15
@@ -30,6 +31,10 @@ def model_config(checkpoint: Checkpoint, settings: Settings) -> Any:
     Raises CheckpointError when this transformers does not know the model type.
     """
     values = dict(checkpoint.config)
+    if checkpoint.model_type == SPEECH:
+        from runner.speech.model import speech_config
+
+        return speech_config(checkpoint)
     if "auto_map" in values and settings.trust_remote_code and checkpoint.path is not None:
         with _of_config_json():
             return transformers.AutoConfig.from_pretrained(
@@ -54,6 +59,10 @@ def model_class(checkpoint: Checkpoint, settings: Settings) -> Any:
     Raises CheckpointError when this transformers has no such class.
     """
     config = checkpoint.config
+    if checkpoint.model_type == SPEECH:
+        from runner.speech.package import import_package
+
+        return import_package().Qwen3TTSForConditionalGeneration
     if "auto_map" in config and settings.trust_remote_code and checkpoint.path is not None:
         from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -119,6 +128,10 @@ def prepare(model: Any, settings: Settings) -> None:
             parameter.requires_grad_(training)
     if training:
         model.config.use_cache = False
+    if training and _speaks(model):
+        from runner.speech import training as speech
+
+        speech.prepare(model, settings)
     if training and settings.adapter == "lora":
         add_lora(model, settings)
     _checkpoint_layers(model, settings.checkpointed_layers if training else 0)
@@ -132,7 +145,11 @@ def make_inputs(model: Any, settings: Settings, *, tokens: Tensor | None = None,
     """
     generator = torch.Generator("cpu").manual_seed((settings.seed << 20) + step)
     name, config = model.main_input_name, model.config
-    if name == "input_ids":
+    if _speaks(model):
+        from runner.speech.training import make_batch
+
+        batch = make_batch(config, settings, generator)
+    elif name == "input_ids":
         if tokens is None:
             tokens = _random_tokens(model, settings, generator)
         batch = {"input_ids": tokens}
@@ -141,7 +158,7 @@ def make_inputs(model: Any, settings: Settings, *, tokens: Tensor | None = None,
         batch = {name: values.to(getattr(torch, settings.parameter_dtype))}
     else:
         raise RequestError(f"{type(model).__name__} takes {name}, which no workload here can make")
-    if settings.workload != "generate":
+    if settings.workload != "generate" and not _speaks(model):
         if _is_encoder_decoder(model):
             decoder = tokens if tokens is not None else _random_tokens(model, settings, generator)
             batch["labels" if settings.workload == "train" else "decoder_input_ids"] = decoder
@@ -163,7 +180,12 @@ def loss(model: Any, inputs: Batch) -> Tensor:
     Causal: next-token cross entropy. Encoder-decoder: cross entropy of the labels. Encoders: cross entropy of the
     replaced tokens, through the model's own head, or through its input embeddings where it has none (so that a
     headless encoder can be trained too). Models without tokens and labels: the mean square of the last hidden state.
+    A talker: its own loss and its code predictor's.
     """
+    if _speaks(model):
+        from runner.speech import training as speech
+
+        return speech.loss(model, inputs)
     if is_causal(model):
         return model(**inputs, labels=inputs["input_ids"]).loss  # type: ignore[no-any-return]
     if "labels" in inputs and _accepts_labels(model):
@@ -174,6 +196,15 @@ def loss(model: Any, inputs: Batch) -> Tensor:
         return hidden.float().pow(2).mean()  # type: ignore[no-any-return]
     logits = nn.functional.linear(hidden, model.get_input_embeddings().weight.to(hidden.dtype))
     return nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+
+def begins(model: nn.Module) -> nn.Module:
+    """Return the module whose call begins the training loss: the model itself, or what a talker's batch meets first."""
+    if _speaks(model):
+        from runner.speech import training as speech
+
+        return speech.begins(model)
+    return model
 
 
 def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
@@ -281,6 +312,10 @@ def _checkpoint_layers(model: Any, num_layers: int) -> None:
     enable({"use_reentrant": False})
     for index, layer in enumerate(found):
         layer.gradient_checkpointing = index < num_layers  # type: ignore[assignment]
+
+
+def _speaks(model: Any) -> bool:
+    return getattr(getattr(model, "config", None), "model_type", None) == SPEECH
 
 
 def _is_encoder_decoder(model: Any) -> bool:

@@ -15,7 +15,7 @@ from runner.hardware import Hardware
 from runner.isolate import Message, Send
 from runner.meter import MemoryStats
 from runner.predict.footprint import Footprint
-from runner.resolve import Plan, base_settings, resolve, resolve_speech
+from runner.resolve import Plan, base_settings, resolve, resolve_speech, with_talker_choices
 from runner.settings import Settings
 from runner.speech import check_request, is_qwen3_tts
 from runner.units import format_size
@@ -72,7 +72,8 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
 
     check_installed(config)
     quiet_libraries()
-    if is_qwen3_tts(checkpoint) or config.workload.planned is Workload.speak:
+    training = config.workload.planned is Workload.train
+    if (is_qwen3_tts(checkpoint) and not training) or config.workload.planned is Workload.speak:
         return plan_speech(config, hardware, checkpoint)
     model = build_without_storage(checkpoint, config)
     check_stored(model, checkpoint)
@@ -86,7 +87,7 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
 
     base = base_settings(config, hardware, prompt_tokens=prompt_tokens)
     check_suits(model, tokenizer, config.workload, base)
-    return resolve(
+    plan = resolve(
         config,
         hardware,
         checkpoint,
@@ -95,6 +96,7 @@ def make_plan(send: Send, config: RunConfig, hardware: Hardware, checkpoint: Che
         prompt_tokens=prompt_tokens,
         can_tighten_malloc=can_tighten_malloc(),
     )
+    return with_talker_choices(plan, checkpoint) if is_qwen3_tts(checkpoint) else plan
 
 
 def plan_speech(config: RunConfig, hardware: Hardware, checkpoint: Checkpoint) -> Plan:
@@ -110,7 +112,9 @@ def plan_speech(config: RunConfig, hardware: Hardware, checkpoint: Checkpoint) -
             "model=qwen3_tts_0_6b, or model.path=DIR with one)"
         )
     if planned not in (Workload.load, Workload.speak):
-        raise RequestError(f"workload={planned.value}: {checkpoint.architecture} speaks; give workload=speak or load")
+        raise RequestError(
+            f"workload={planned.value}: {checkpoint.architecture} has the workloads speak, train and load"
+        )
     speech = None
     if planned is Workload.speak and (config.workload.name is Workload.speak or config.workload.reference_audio):
         speech = check_request(config.workload, checkpoint)
@@ -144,7 +148,7 @@ def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoi
 
     Raises OutOfMemory when the device, or the budget that is enforced here, is exhausted.
     """
-    from runner.limit import enforce, is_out_of_memory, tighten_malloc
+    from runner.limit import enforce, is_out_of_memory, keep_few_kernels, tighten_malloc
     from runner.loader import load
     from runner.meter import Meter
     from runner.workload import WORKLOADS
@@ -171,6 +175,8 @@ def work(send: Send, config: RunConfig, plan: Plan, hardware: Hardware, checkpoi
     try:
         if plan.settings.host_allocator == "tight":
             tighten_malloc()
+            if plan.settings.workload == "speak":
+                keep_few_kernels()
         if config.memory.limit_bytes is not None:
             enforcement = enforce(config.memory.limit_bytes, hardware.device)
             log.info("limit       %s (%s)", format_size(config.memory.limit_bytes), enforcement.how)

@@ -13,6 +13,7 @@ from runner.config import ModelConfig, Source
 from runner.errors import CheckpointError, RequestError
 from tests.checkpoint_makers import QWEN3, entries, safetensors
 from tests.hub_server import COMMIT, Hub, serve
+from tests.qwen3_tts_makers import headers_only
 
 LARGE = 300_000
 WHOLE = safetensors(entries({"model.embed_tokens.weight": (LARGE, 2), "model.norm.weight": (2,)}))
@@ -260,3 +261,36 @@ def test_a_long_header_is_read_whole(hub: Hub, tmp_path: Path) -> None:
 def test_a_folder_given_as_an_id_is_answered_with_model_path(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=rf"for a local folder give model\.path={tmp_path}"):
         ask({}, id=str(tmp_path))
+
+
+def speech_files(folder: Path) -> dict[str, bytes]:
+    """The files of a Qwen3-TTS repository, the codec's in their folder."""
+    root = headers_only(folder)
+    return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+
+def test_a_codec_in_its_folder_is_counted_before_it_comes_and_fetched_with_the_rest(tmp_path: Path) -> None:
+    files = speech_files(tmp_path / "model") | {"speech_tokenizer/README.md": b"# a codec"}
+    weights = {name: len(raw) for name, raw in files.items() if name.endswith(".safetensors")}
+    with serve(Hub(files=files)) as hub:
+        environment = hub.environment(tmp_path / "cache")
+        before = ask(environment)
+        assert before.codec is not None
+        assert (before.path, before.codec.path) == (None, None)
+        assert before.files == weights
+        assert set(weights) == {"model.safetensors", "speech_tokenizer/model.safetensors"}
+        after = get(before, environment)
+    assert after.path is not None
+    assert after.codec is not None
+    assert after.codec.path == after.path / "speech_tokenizer"
+    assert after.codec.tensors == before.codec.tensors
+    assert sorted(file.name for file in after.codec.path.iterdir()) == ["config.json", "model.safetensors"]
+    assert (after.codec.path / "model.safetensors").stat().st_size == weights["speech_tokenizer/model.safetensors"]
+
+
+@pytest.mark.parametrize("absent", ["model.safetensors", "config.json"])
+def test_a_speech_repository_without_its_codec_is_named(absent: str, tmp_path: Path) -> None:
+    files = speech_files(tmp_path / "model")
+    del files[f"speech_tokenizer/{absent}"]
+    with serve(Hub(files=files)) as hub, pytest.raises(CheckpointError, match="has no speech_tokenizer/model"):
+        ask(hub.environment(tmp_path / "cache"))

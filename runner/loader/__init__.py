@@ -65,7 +65,7 @@ def load(checkpoint: Checkpoint, settings: Settings, *, progress: Callable[[int,
 
     if checkpoint.path is None:
         raise CheckpointError(f"the weights of {checkpoint.id} are not on disk yet")
-    if is_qwen3_tts(checkpoint) and settings.workload in ("load", "speak"):
+    if is_qwen3_tts(checkpoint) and settings.workload in ("load", "speak", "train"):
         from runner.loader.speech import load_speech
 
         return load_speech(checkpoint, settings, progress=progress)  # type: ignore[no-any-return]

@@ -67,14 +67,17 @@ def plain(checkpoint: Checkpoint, settings: Settings) -> tuple[Any, Any]:
 
 
 def load_speech(checkpoint: Checkpoint, settings: Settings, *, progress: Tell = None) -> Any:
-    """Return the Loaded of a Qwen3-TTS checkpoint: what the plan wants on the device from the start."""
+    """Return the Loaded of a Qwen3-TTS checkpoint: what the plan wants on the device from the start.
+
+    Training works on the codec's tokens and never takes the codec in, which qwen-tts' own loading cannot leave out.
+    """
     from runner.loader import Loaded, load_tokenizer
 
     start = time.monotonic()
-    if settings.memory_efficient:
+    if settings.memory_efficient or settings.workload == "train":
         model = fill_talker(checkpoint, settings, progress=progress)
         whole = settings.workload == "load"
-        held = whole or settings.codec == "held"
+        held = whole or (settings.workload == "speak" and settings.codec == "held")
         codec = fill_codec(checkpoint, settings, encoder=whole) if held else None
     else:
         model, codec = plain(checkpoint, settings)

@@ -136,7 +136,7 @@ def _trace_train(model: Any, settings: Settings, tracer: Tracer) -> None:
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda held: tracer.mark([held.grad], "gradients"))
     optimizer.register_step_pre_hook(lambda *_: tracer.enter("optimizer_step"))
-    model.register_forward_pre_hook(lambda *_: tracer.enter("forward"))
+    steps.begins(model).register_forward_pre_hook(lambda *_: tracer.enter("forward"))
     with tracer:
         micro_batches = [steps.make_inputs(model, settings, step=index) for index in range(settings.grad_accum_steps)]
         tracer.mark((value for batch in micro_batches for value in batch.values()), "workspace")

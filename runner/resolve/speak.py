@@ -7,6 +7,7 @@ from importlib import util
 from runner.checkpoint import Checkpoint
 from runner.config import Attention, Precision, RunConfig
 from runner.hardware import Hardware
+from runner.limit import KERNELS
 from runner.predict.footprint import Footprint
 from runner.resolve.fit import base_settings, margin_for
 from runner.resolve.precision import rungs
@@ -115,6 +116,8 @@ def _part_choices(settings: Settings) -> tuple[Choice, ...]:
     if settings.host_allocator == "tight":
         reason = "malloc gives large blocks back at once, so that parts that are let go are gone"
         found.append(Choice(name="host_allocator", asked="auto", value="tight", reason=reason))
+        reason = "oneDNN keeps no more compiled kernels, one a shape; in a chapter its 1024 would take 200 MiB"
+        found.append(Choice(name="kernel_cache", asked="auto", value=str(KERNELS), reason=reason))
     if settings.parameter_dtype != "float16":
         return tuple(found)
     reason = "it overflows in fp16 (0.6B), and was seen to crash on Turing"

@@ -16,11 +16,17 @@ from runner.settings import Settings
 from runner.speech.package import import_package
 
 
-def build_talker(checkpoint: Checkpoint, settings: Settings) -> Any:
-    """Return the model without codec, its parameters on meta, its computed buffers real."""
+def speech_config(checkpoint: Checkpoint) -> Any:
+    """Return qwen-tts' configuration object for config.json."""
     models = import_package()
     with _told():
-        config = models.Qwen3TTSConfig(**_plain(checkpoint.config))
+        return models.Qwen3TTSConfig(**_plain(checkpoint.config))
+
+
+def build_talker(checkpoint: Checkpoint, settings: Settings) -> Any:
+    """Return the model without codec, its parameters on meta, its computed buffers real."""
+    models, config = import_package(), speech_config(checkpoint)
+    with _told():
         _attention(config, settings.attention)
         with _empty():
             return models.Qwen3TTSForConditionalGeneration(config)

@@ -5,6 +5,7 @@ from typing import Any
 from runner.config import WorkloadConfig
 from runner.errors import CheckpointError, RequestError
 from runner.settings import Settings
+from runner.speech.identity import MODEL_TYPE as SPEECH
 from runner.workload.prompt import check_context, encode, read_prompt, read_text
 
 
@@ -16,6 +17,13 @@ def check_suits(model: Any, tokenizer: Any, config: WorkloadConfig, settings: Se
     from runner import steps
 
     workload = settings.workload
+    if workload == "train" and model.config.model_type == SPEECH:
+        from runner.speech.training import check_length
+
+        if config.text_file is not None:
+            raise RequestError("workload.text_file: a talker is trained on codec tokens, here on synthetic ones only")
+        check_length(settings.sequence_length, model.config)
+        return
     if workload == "generate" and not getattr(model, "can_generate", lambda: False)():
         raise RequestError(f"{type(model).__name__} cannot generate; workload=forward and workload=train work with it")
     if workload == "generate" and not getattr(model.config, "is_encoder_decoder", False):
