@@ -34,7 +34,11 @@ def test_a_command_is_one(command: str) -> None:
         if "hydra/launcher=" in command and "pip install hydra-" in error.message:
             return  # that launcher is in a package of its own, which is not installed here
         raise
-    check_configuration(arguments)
+    try:
+        check_configuration(arguments)
+    except RequestError as error:
+        if "needs a package that is not installed here" not in error.message:
+            raise
 
 
 def test_there_are_commands() -> None:
