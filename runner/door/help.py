@@ -1,6 +1,7 @@
 """The help page: groups with their options, keys with their defaults, written from the schemas themselves."""
 
 import ast
+import dataclasses
 import inspect
 import itertools
 from enum import Enum
@@ -66,11 +67,17 @@ def documented(kind: type[Any]) -> list[tuple[str, Any, str]]:
         ):
             docs[node.target.id] = str(following.value.value)
     fields = kind.__dataclass_fields__
-    return [(name, fields[name].default, docs.get(name, "")) for name in fields]
+    return [(name, _default_of(fields[name]), docs.get(name, "")) for name in fields]
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _key_line(key: str, default: Any, text: str) -> str:
     value = default.value if isinstance(default, Enum) else default
+    if isinstance(value, list):
+        value = f"[{','.join(map(str, value))}]"
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
     return f"  {f'{key}={shown}':<34} {text}"
 
